@@ -1,6 +1,6 @@
 """Mixed-precision quantization of document-parsing vision-language models, measured on your own pages.
 
-Importing the package loads no torch: the command line stays quick, and a machine without torch can still read run folders.
+Importing the package loads no torch, so that the command line answers at once.
 """
 
 from __future__ import annotations

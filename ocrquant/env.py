@@ -61,7 +61,10 @@ _DEVICE = Variable(
     "device that is used where neither the command line nor the recipe names one",
 )
 _NUM_THREADS = Variable(
-    "OCRQUANT_NUM_THREADS", r"[1-9]\d{0,3}", "a whole number from 1 to 9999", "threads that torch uses on a CPU"
+    "OCRQUANT_NUM_THREADS",
+    r"[1-9]\d{0,3}",
+    "a whole number from 1 to 9999",
+    "threads that torch uses on a CPU",
 )
 _CORPUS = Variable(
     "OCRQUANT_CORPUS", r".+", "a folder", "folder of parquet files with crops that pico is trained on"
@@ -100,5 +103,8 @@ def check_environment(environ: Mapping[str, str] | None = None) -> None:
             continue
         near = difflib.get_close_matches(name, VARIABLES, n=1, cutoff=0.0)
         raise EnvironmentVariableError(
-            name, expected=f"one of {', '.join(VARIABLES)}", given="an unknown name", fix=f"did you mean {near[0]}?"
+            name,
+            expected=f"one of {', '.join(VARIABLES)}",
+            given="an unknown name",
+            fix=f"did you mean {near[0]}?",
         )

@@ -1,10 +1,11 @@
-"""Errors that a person can act on: one line that names the thing, what was expected, what was given and the fix.
+"""Errors that a person can act on: one line with the thing, what was expected, what was given and the fix.
 
-Knows exit codes and wording. Knows nothing of what raises them, and imports nothing beyond the standard library.
+Knows exit codes and wording. Knows nothing of what raises them; imports only the standard library.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "ShapeError",
     "SplitError",
     "WeightValueError",
+    "dotted_key",
 ]
 
 
@@ -68,6 +70,14 @@ def _one_line(value: object) -> str:
 
 def _rebuild(kind: type[OcrQuantError], thing: str, expected: str, given: str, fix: str) -> OcrQuantError:
     return kind(thing, expected=expected, given=given, fix=fix)
+
+
+def dotted_key(location: Iterable[str | int]) -> str:
+    """Writes the place of a value inside nested data, as in ``pages.kinds[1]``."""
+    text = ""
+    for step in location:
+        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
+    return text
 
 
 class RecipeError(OcrQuantError):
