@@ -1,0 +1,72 @@
+"""The files between the stages, and the run folder that holds them.
+
+Knows what a stage file says, how it is written whole or not at all, and when it is up to date. Does not know
+how any number in it is found, and imports no stage.
+"""
+
+from __future__ import annotations
+
+from ocrquant.artifacts.assignment import Assignment, Pareto, ParetoPoint
+from ocrquant.artifacts.atomic import atomic_folder, atomic_path, write_bytes, write_tensors
+from ocrquant.artifacts.base import Artifact, FileRecord, FrozenModel, Producer
+from ocrquant.artifacts.checkpoint import CheckpointRecord
+from ocrquant.artifacts.digests import DigestCache, sha256_bytes, sha256_data, sha256_file
+from ocrquant.artifacts.page_set import PageRecord, PageSet
+from ocrquant.artifacts.report import (
+    ArmReport,
+    ChainLink,
+    GateCheck,
+    Interval,
+    PageOutput,
+    Report,
+    TextMetrics,
+)
+from ocrquant.artifacts.resume import Journal, PartialStage
+from ocrquant.artifacts.run_folder import RunFolder
+from ocrquant.artifacts.sensitivity import GroupRecord, Sensitivity, SensitivityRow
+from ocrquant.artifacts.statistics import (
+    KvStatistics,
+    LinearStatistics,
+    PositionStatistics,
+    Statistics,
+    tensor_name,
+)
+
+__all__ = [
+    "ArmReport",
+    "Artifact",
+    "Assignment",
+    "ChainLink",
+    "CheckpointRecord",
+    "DigestCache",
+    "FileRecord",
+    "FrozenModel",
+    "GateCheck",
+    "GroupRecord",
+    "Interval",
+    "Journal",
+    "KvStatistics",
+    "LinearStatistics",
+    "PageOutput",
+    "PageRecord",
+    "PageSet",
+    "Pareto",
+    "ParetoPoint",
+    "PartialStage",
+    "PositionStatistics",
+    "Producer",
+    "Report",
+    "RunFolder",
+    "Sensitivity",
+    "SensitivityRow",
+    "Statistics",
+    "TextMetrics",
+    "atomic_folder",
+    "atomic_path",
+    "sha256_bytes",
+    "sha256_data",
+    "sha256_file",
+    "tensor_name",
+    "write_bytes",
+    "write_tensors",
+]

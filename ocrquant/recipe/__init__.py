@@ -1,0 +1,11 @@
+"""The recipe: one YAML file that says the whole way from a model and pages to a checkpoint and a report.
+
+Knows the file's form. Does not know models, pages or stages.
+"""
+
+from __future__ import annotations
+
+from ocrquant.recipe.load import build_recipe, load_recipe
+from ocrquant.recipe.schema import Budget, GateSection, Recipe
+
+__all__ = ["Budget", "GateSection", "Recipe", "build_recipe", "load_recipe"]
