@@ -6,6 +6,7 @@ Knows the file's form. Does not know models, pages or stages.
 from __future__ import annotations
 
 from ocrquant.recipe.load import build_recipe, load_recipe
-from ocrquant.recipe.schema import Budget, GateSection, Recipe
+from ocrquant.recipe.schema import Recipe
+from ocrquant.recipe.sections import Budget, GateSection
 
 __all__ = ["Budget", "GateSection", "Recipe", "build_recipe", "load_recipe"]

@@ -23,6 +23,24 @@ __all__ = ["build_recipe", "load_recipe"]
 
 _OVERRIDE = re.compile(r"(?P<key>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)=(?P<value>.*)", re.DOTALL)
 
+# Where the validator's own words would not read well after "expected".
+_EXPECTED = {
+    "string_too_short": "a text that is not empty",
+    "string_type": "a text",
+    "too_short": "at least {min_length} of them",
+    "model_type": "a section of keys",
+    "model_attributes_type": "a section of keys",
+    "dict_type": "a mapping",
+    "list_type": "a list",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "int_type": "a whole number",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
+}
+
 
 def load_recipe(path: Path | str, overrides: Sequence[str] = ()) -> Recipe:
     """Reads a recipe file.
@@ -100,9 +118,8 @@ def _explain(errors: list[ErrorDetails], thing: object) -> RecipeError:
     context = first.get("ctx", {})
     if first["type"] == "rule":
         return RecipeError(place, expected=context["expected"], given=context["given"], fix=context["fix"])
-    expected = re.sub(r"^Input should (be|have|match) (an? valid )?", "", first["msg"]).removeprefix(
-        "Input should "
-    )
+    template = _EXPECTED.get(first["type"])
+    expected = template.format(**context) if template else first["msg"].removeprefix("Input should be ")
     return RecipeError(place, expected=expected, given=_shorten(first["input"]), fix="correct the value")
 
 

@@ -1,0 +1,52 @@
+# make quickstart   the whole way on the shipped model and pages
+# make test         everything that continuous integration runs
+# A build of torch for your GPU: make venv TORCH="torch --index-url URL", before anything else.
+
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+RECIPE ?= recipes/general/quickstart.yaml
+# Two processes of one thread each: torch's own threads would fight over the same cores.
+JOBS ?= 2
+PYTEST_ARGS ?=
+
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+INSTALLED_DEV := .venv/.installed-dev
+
+.PHONY: quickstart test lint format venv venv-dev clean
+.DELETE_ON_ERROR:
+
+quickstart: $(INSTALLED)
+	$(BIN)/ocrquant calibrate $(RECIPE)
+
+test: lint
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
+
+lint: $(INSTALLED_DEV)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(INSTALLED_DEV)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+venv: $(INSTALLED)
+
+venv-dev: $(INSTALLED_DEV)
+
+clean:
+	rm -rf .venv build *.egg-info .mypy_cache .pytest_cache .ruff_cache
+
+$(BIN)/python:
+	$(PYTHON) -m venv .venv
+
+# torch comes first and by its own line, so that the package's dependency on it is met by the build chosen here.
+$(INSTALLED): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet $(TORCH)
+	$(BIN)/python -m pip install --quiet --editable .
+	touch $@
+
+$(INSTALLED_DEV): pyproject.toml $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@
