@@ -135,7 +135,8 @@ def _nearest(location: tuple[str | int, ...]) -> tuple[list[str], str | None]:
     for name in parents:
         section = _section_of(section, name) if section else None
     fields = list(section.model_fields) if section else []
-    if near := difflib.get_close_matches(unknown, fields, n=1):
+    near = difflib.get_close_matches(unknown, fields, n=1) or [f for f in fields if unknown in f]
+    if near:
         return fields, near[0]
     elsewhere = {path.rsplit(".", 1)[-1]: path for path in _paths(Recipe)}
     near = difflib.get_close_matches(unknown, elsewhere, n=1, cutoff=0.75)
