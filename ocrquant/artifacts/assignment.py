@@ -6,6 +6,8 @@ found.
 
 from __future__ import annotations
 
+import json
+import string
 from typing import Any, ClassVar, Literal, Self
 
 import yaml
@@ -18,6 +20,8 @@ from ocrquant.formats import Precision
 __all__ = ["Assignment", "BudgetKind", "Pareto", "ParetoPoint"]
 
 BudgetKind = Literal["bits_per_weight", "weight_bytes", "max_kl"]
+
+_PLAIN = frozenset(string.ascii_letters + string.digits + "._+/-")
 
 _COMMENT = """\
 # The precision of each group of linears. Edit a line under `groups` and run the command again: the checkpoint
@@ -49,8 +53,9 @@ class Assignment(Artifact):
 
     def render(self) -> str:
         """The file's text: header, sums, then one line a group."""
-        data = self.model_dump(mode="json")
-        return _COMMENT + yaml.safe_dump(data, sort_keys=False, width=1 << 16, allow_unicode=True)
+        header = yaml.safe_dump(self.model_dump(mode="json", exclude={"groups"}), sort_keys=False)
+        lines = [f"  {_yaml_key(name)}: {precision}\n" for name, precision in self.groups.items()]
+        return _COMMENT + header + "groups:\n" + "".join(lines)
 
     @classmethod
     def parse(cls, text: str) -> Any:
@@ -66,6 +71,12 @@ class Assignment(Artifact):
             return yaml.safe_load(text)
         except yaml.YAMLError as error:
             raise ValueError(str(error)) from error
+
+
+def _yaml_key(name: str) -> str:
+    # The library would spread a key of more than 128 characters over two lines.
+    is_plain = not set(name) - _PLAIN and yaml.safe_load(name) == name
+    return name if is_plain else json.dumps(name, ensure_ascii=False)
 
 
 def _repeated_key(node: Any) -> str | None:

@@ -14,8 +14,11 @@ def data(**sections):
         "assign": {"budget": {"bits_per_weight": 6.5}},
         "output": "runs/x",
     }
-    return {name: {**minimal.get(name, {}), **value} if isinstance(value, dict) else value
-            for name, value in {**minimal, **sections}.items()}  # fmt: skip
+    merged = {**minimal, **sections}
+    for name, value in sections.items():
+        if isinstance(value, dict):
+            merged[name] = {**minimal.get(name, {}), **value}
+    return merged
 
 
 def build(**sections) -> Recipe:

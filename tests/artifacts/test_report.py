@@ -1,0 +1,108 @@
+import pytest
+
+from ocrquant.artifacts import ArmReport, ChainLink, GateCheck, Interval, PageOutput, Report, TextMetrics
+
+
+def metrics(*, cer=0.02, against_bf16=True):
+    interval = Interval(estimate=0.001, low=-0.001, high=0.003) if against_bf16 else None
+    return TextMetrics(
+        num_pages=8,
+        num_characters=300,
+        cer=cer,
+        wer=0.1,
+        exact_line_rate=0.5,
+        digit_error_rate=None,
+        repetition_loop_rate=0.0,
+        mean_kl=0.01,
+        cer_increase=interval,
+        wer_increase=interval,
+        kl_interval=interval,
+    )
+
+
+def arm(name):
+    found = metrics(against_bf16=name != "bf16")
+    return ArmReport(
+        name=name,
+        num_groups={"fp8": 3},
+        bits_per_weight=6.4,
+        weight_bytes=10,
+        checkpoint_bytes=None,
+        overall=found,
+        by_kind={"line": found, "block": metrics(cer=0.04)},
+    )
+
+
+def report(**changes):
+    page = PageOutput(
+        page="a-1",
+        kind="line",
+        document="a",
+        truth="x",
+        outputs={"bf16": "x", "plan": "y"},
+        cer={"bf16": 0, "plan": 1},
+    )
+    values = {
+        "model": "pico",
+        "recipe_sha256": "0" * 64,
+        "truth_sources": {"ground_truth": 8},
+        "notes": [],
+        "arms": [arm("bf16"), arm("plan")],
+        "worst_pages": [page],
+        "gate": [GateCheck(threshold="max_kl", kind=None, limit=0.1, measured=0.1)],
+        "chain": [ChainLink(artifact="pages", sha256="0" * 64, inputs={"source": "1" * 64})],
+    }
+    return Report(inputs={}, **values | changes)
+
+
+def test_round_trip(tmp_path):
+    report().save(tmp_path)
+    assert Report.load(tmp_path) == report()
+
+
+def check(limit, measured):
+    return GateCheck(threshold="max_cer_increase", kind="line", limit=limit, measured=measured)
+
+
+@pytest.mark.parametrize(
+    ("gate", "is_passed"),
+    [([], True), ([check(1, 1)], True), ([check(1, 1.001)], False), ([check(1, 0), check(0, 1)], False)],
+)
+def test_gate_passes_when_every_threshold_holds(gate, is_passed):
+    assert report(gate=gate).is_passed is is_passed
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "includes_zero"),
+    [(-1, 1, True), (0, 1, True), (-1, 0, True), (0.1, 1, False), (-1, -0.1, False)],
+)
+def test_interval(low, high, includes_zero):
+    assert Interval(estimate=0.5, low=low, high=high).includes_zero is includes_zero
+    if low != high:
+        with pytest.raises(ValueError, match="low must not exceed high"):
+            Interval(estimate=0.5, low=high, high=low)
+
+
+@pytest.mark.parametrize("names", [["plan", "bf16"], ["bf16", "plan", "plan"], ["fp8"]])
+def test_arms_are_distinct_and_begin_with_bf16(names):
+    with pytest.raises(ValueError, match="distinct and begin with bf16"):
+        report(arms=[arm(name) for name in names])
+
+
+def test_frame_has_a_row_for_each_arm_and_kind():
+    frame = report().to_frame()
+    assert list(zip(frame["arm"], frame["kind"], strict=True)) == [
+        ("bf16", "all"),
+        ("bf16", "block"),
+        ("bf16", "line"),
+        ("plan", "all"),
+        ("plan", "block"),
+        ("plan", "line"),
+    ]
+    plan = frame[(frame["arm"] == "plan") & (frame["kind"] == "all")].iloc[0]
+    assert (plan["cer_increase_low"], plan["cer_increase"], plan["cer_increase_high"]) == (
+        -0.001,
+        0.001,
+        0.003,
+    )
+    assert frame["cer"].tolist() == [0.02, 0.04, 0.02] * 2
