@@ -29,9 +29,9 @@ __all__ = [
 _FLOAT32_EXPONENT = 0x7F800000
 _FLOAT32_MANTISSA_BITS = 23
 
-# Elements a piece: its float32 temporaries stay in the second-level cache of a server core. NVFP4 activations of
-# 4 Mi elements on one busy core of a Xeon at 2.1 GHz with 2 MiB of that cache, ns an element: pieces of 16 Ki
-# 11.5, 32 Ki 7.0, 128 Ki 6.8, 512 Ki 8.9, not cut at all 12.4 (medians of 12, 2026-11-30).
+# Elements a piece: its float32 temporaries stay in the second-level cache of a server core. NVFP4 activations
+# of 4 Mi elements on one busy core of a Xeon at 2.1 GHz with 2 MiB of that cache, ns an element: pieces of
+# 16 Ki 11.5, 32 Ki 7.0, 128 Ki 6.8, 512 Ki 8.9, not cut at all 12.4 (medians of 12, 2026-11-30).
 _CPU_PIECE = 1 << 17
 # On a GPU pieces only bound the memory of the temporaries: 256 MiB each.
 _CUDA_PIECE = 1 << 26
