@@ -22,6 +22,17 @@ from ocrquant.artifacts.report import (
     TextMetrics,
 )
 from ocrquant.artifacts.resume import Journal, PartialStage
+from ocrquant.artifacts.rounding import (
+    GroupInput,
+    GroupRounding,
+    KvScales,
+    NormSmoothing,
+    RoundedWeights,
+    Rounding,
+    RoundingStep,
+    norm_tensor_name,
+    weight_tensor_name,
+)
 from ocrquant.artifacts.run_folder import RunFolder
 from ocrquant.artifacts.sensitivity import GroupRecord, Sensitivity, SensitivityRow
 from ocrquant.artifacts.statistics import (
@@ -42,11 +53,15 @@ __all__ = [
     "FileRecord",
     "FrozenModel",
     "GateCheck",
+    "GroupInput",
     "GroupRecord",
+    "GroupRounding",
     "Interval",
     "Journal",
+    "KvScales",
     "KvStatistics",
     "LinearStatistics",
+    "NormSmoothing",
     "PageOutput",
     "PageRecord",
     "PageSet",
@@ -56,6 +71,9 @@ __all__ = [
     "PositionStatistics",
     "Producer",
     "Report",
+    "RoundedWeights",
+    "Rounding",
+    "RoundingStep",
     "RunFolder",
     "Sensitivity",
     "SensitivityRow",
@@ -63,10 +81,12 @@ __all__ = [
     "TextMetrics",
     "atomic_folder",
     "atomic_path",
+    "norm_tensor_name",
     "sha256_bytes",
     "sha256_data",
     "sha256_file",
     "tensor_name",
+    "weight_tensor_name",
     "write_bytes",
     "write_tensors",
 ]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -29,7 +30,7 @@ from ocrquant.formats.nvfp4_scales import (
     to_blocks,
     to_modelopt,
 )
-from ocrquant.formats.precision import E2M1_MAX, E4M3_MAX, E4M3_SMALLEST, NVFP4_BLOCK_SIZE
+from ocrquant.formats.precision import E2M1_MAX, E4M3_MAX, E4M3_SMALLEST, NVFP4_BLOCK_SIZE, Precision
 from ocrquant.formats.rounding import (
     E2M1,
     binade,
@@ -77,9 +78,22 @@ class NVFP4Weight:
         encode_scale: float32 [1], finite and > 0: decoding divides by it.
     """
 
+    precision: ClassVar[Precision] = Precision.NVFP4
+
     packed: Tensor
     block_scale: Tensor
     encode_scale: Tensor
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """``(out, in)`` of the weight, not of its packed form."""
+        out_features, half = self.packed.shape
+        return out_features, 2 * half
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on disk, all scales included."""
+        return self.packed.nbytes + self.block_scale.nbytes + self.encode_scale.nbytes
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """The weight [out, in] that a reader of the checkpoint computes with."""
