@@ -1,15 +1,15 @@
-"""Quantized weights as values: what a rounding step makes, a checkpoint stores and a simulation computes with.
+"""Quantized weights as values: what rounding makes, a checkpoint stores and a simulation computes with.
 
-Two kinds, ``FP8Weight`` and ``NVFP4Weight``, with the same three questions: precision, bytes, the weight that
-a reader computes with. ``to_tensors`` and ``from_tensors`` name their parts as compressed-tensors does. Knows
-nothing of layers and files.
+Two kinds, ``FP8Weight`` and ``NVFP4Weight``, that answer the same questions: precision, shape, bytes, and the
+weight that a reader computes with. ``weight_tensors`` and ``weight_from_tensors`` name their parts as
+compressed-tensors does. Knows nothing of layers and files.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import torch
 from torch import Tensor
@@ -19,7 +19,15 @@ from ocrquant.formats import fp8
 from ocrquant.formats.nvfp4 import NVFP4Weight
 from ocrquant.formats.precision import NVFP4_BLOCK_SIZE, Precision
 
-__all__ = ["TENSOR_NAMES", "FP8Weight", "NVFP4Weight", "QuantizedWeight", "from_tensors", "to_tensors"]
+__all__ = [
+    "TENSOR_NAMES",
+    "FP8Weight",
+    "NVFP4Weight",
+    "QuantizedWeight",
+    "scale_columns",
+    "weight_from_tensors",
+    "weight_tensors",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,17 +39,19 @@ class FP8Weight:
         decode_scale: float32 [out, 1], finite and > 0: decoding multiplies by it.
     """
 
+    precision: ClassVar[Precision] = Precision.FP8
+
     codes: Tensor
     decode_scale: Tensor
 
     @property
-    def precision(self) -> Precision:
-        """``Precision.FP8``."""
-        return Precision.FP8
+    def shape(self) -> tuple[int, int]:
+        """``(out, in)``."""
+        return self.codes.shape[0], self.codes.shape[1]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all parts."""
+        """Bytes on disk, all scales included."""
         return self.codes.nbytes + self.decode_scale.nbytes
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -71,18 +81,18 @@ _DTYPES: Mapping[Precision, Mapping[str, torch.dtype]] = {
 }
 
 
-def to_tensors(weight: QuantizedWeight) -> dict[str, Tensor]:
+def weight_tensors(weight: QuantizedWeight) -> dict[str, Tensor]:
     """The parts of a weight under their compressed-tensors names, such as ``weight_packed``."""
     return {name: getattr(weight, part) for name, part in TENSOR_NAMES[weight.precision].items()}
 
 
-def from_tensors(precision: Precision, tensors: Mapping[str, Tensor]) -> QuantizedWeight:
-    """A weight from its parts; the inverse of ``to_tensors``.
+def weight_from_tensors(precision: Precision, tensors: Mapping[str, Tensor]) -> QuantizedWeight:
+    """A weight from its parts; the inverse of ``weight_tensors``.
 
     Args:
         precision: ``fp8`` or ``nvfp4``.
-        tensors: The parts by their compressed-tensors names; other names are left alone. Scales in bf16, as
-            other programs write them for FP8, become float32.
+        tensors: The parts by their compressed-tensors names; other names are left alone. FP8 scales in bf16,
+            as other programs write them, become float32.
 
     Raises:
         ShapeError: A part is missing, or its dtype or shape is not the one of this precision.
@@ -113,6 +123,17 @@ def from_tensors(precision: Precision, tensors: Mapping[str, Tensor]) -> Quantiz
     )
 
 
+@torch.no_grad()
+def scale_columns(weight: Tensor, factors: Tensor) -> Tensor:
+    """``weight * factors`` in float32, rounded once to the dtype of the weight.
+
+    Args:
+        weight: [out, in], any float dtype.
+        factors: float32 [in], what the input of the linear was divided by.
+    """
+    return (weight.float() * factors.float()).to(weight.dtype)
+
+
 def _shapes(precision: Precision, parts: Mapping[str, Tensor]) -> dict[str, list[int]]:
     """Shapes that the parts must have, given the first one's."""
     if precision is Precision.FP8:
@@ -129,10 +150,6 @@ def _shapes(precision: Precision, parts: Mapping[str, Tensor]) -> dict[str, list
 
 def _matrix(tensor: Tensor) -> tuple[int, int]:
     if tensor.ndim != 2:
-        raise ShapeError(
-            "quantized weight",
-            expected="a matrix",
-            given=list(tensor.shape),
-            fix="name a checkpoint of linears",
-        )
+        fix = "name a checkpoint of linears"
+        raise ShapeError("quantized weight", expected="a matrix", given=list(tensor.shape), fix=fix)
     return tensor.shape[0], tensor.shape[1]
