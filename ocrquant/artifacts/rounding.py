@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from torch import Tensor
 
-    from ocrquant.formats.weights import FP8Weight, NVFP4Weight
+    from ocrquant.formats.weights import QuantizedWeight
 
 __all__ = [
     "GroupInput",
@@ -234,18 +234,18 @@ class RoundedWeights:
         self._smoothed = {norm.norm for norm in self._norm_of.values()}
         self._encode_scales = {item.group: item.encode_scale for item in rounding.group_inputs}
 
-    def weight(self, linear: str, precision: Precision) -> FP8Weight | NVFP4Weight:
+    def weight(self, linear: str, precision: Precision) -> QuantizedWeight:
         """A linear's weight in one format, smoothing included.
 
         Raises:
             ArtifactError: The linear was not rounded to that format.
         """
-        from ocrquant.formats.weights import weight_from_tensors
+        from ocrquant.formats.weights import from_tensors
 
         names = self._names.get((linear, str(precision)))
         if names is None:
             raise _missing(f"linear {linear} in {precision}")
-        return weight_from_tensors(
+        return from_tensors(
             precision, {suffix: self._file.get_tensor(name) for suffix, name in names.items()}
         )
 

@@ -134,6 +134,30 @@ def scale_columns(weight: Tensor, factors: Tensor) -> Tensor:
     return (weight.float() * factors.float()).to(weight.dtype)
 
 
+def scale_columns(weight: Tensor, smoothing: Tensor) -> Tensor:
+    """Folds a smoothing vector into a weight that reads smoothed channels: column c times ``smoothing[c]``.
+
+    Args:
+        weight: [out, in], any float dtype, not quantized yet.
+        smoothing: float32 [in], finite and > 0: what the preceding norm's output was divided by.
+
+    Returns:
+        [out, in] in the dtype of ``weight``, multiplied in float32 and rounded once. Pass a float32 weight
+        where a quantizer reads the result.
+
+    Raises:
+        ShapeError: The vector does not have one entry a column.
+    """
+    if smoothing.shape != weight.shape[-1:]:
+        raise ShapeError(
+            f"smoothing vector for a weight of shape {list(weight.shape)}",
+            expected=[weight.shape[-1]],
+            given=list(smoothing.shape),
+            fix="take the vector of the norm that this linear reads",
+        )
+    return (weight.float() * smoothing.float()).to(weight.dtype)
+
+
 def _shapes(precision: Precision, parts: Mapping[str, Tensor]) -> dict[str, list[int]]:
     """Shapes that the parts must have, given the first one's."""
     if precision is Precision.FP8:
