@@ -10,6 +10,7 @@ JOBS ?= 2
 PYTEST_ARGS ?=
 
 BIN := .venv/bin
+PIP = $(BIN)/python -m pip install --quiet --constraint constraints.txt
 INSTALLED := .venv/.installed
 INSTALLED_DEV := .venv/.installed-dev
 
@@ -42,11 +43,11 @@ $(BIN)/python:
 	$(PYTHON) -m venv .venv
 
 # torch comes first and by its own line, so that the package's dependency on it is met by the build chosen here.
-$(INSTALLED): pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet $(TORCH)
-	$(BIN)/python -m pip install --quiet --editable .
+$(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) $(TORCH)
+	$(PIP) --editable .
 	touch $@
 
-$(INSTALLED_DEV): pyproject.toml $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+$(INSTALLED_DEV): $(INSTALLED)
+	$(PIP) --editable '.[dev]'
 	touch $@
