@@ -240,12 +240,12 @@ class RoundedWeights:
         Raises:
             ArtifactError: The linear was not rounded to that format.
         """
-        from ocrquant.formats.weights import from_tensors
+        from ocrquant.formats.weights import weight_from_tensors
 
         names = self._names.get((linear, str(precision)))
         if names is None:
             raise _missing(f"linear {linear} in {precision}")
-        return from_tensors(
+        return weight_from_tensors(
             precision, {suffix: self._file.get_tensor(name) for suffix, name in names.items()}
         )
 

@@ -124,16 +124,6 @@ def weight_from_tensors(precision: Precision, tensors: Mapping[str, Tensor]) -> 
 
 
 @torch.no_grad()
-def scale_columns(weight: Tensor, factors: Tensor) -> Tensor:
-    """``weight * factors`` in float32, rounded once to the dtype of the weight.
-
-    Args:
-        weight: [out, in], any float dtype.
-        factors: float32 [in], what the input of the linear was divided by.
-    """
-    return (weight.float() * factors.float()).to(weight.dtype)
-
-
 def scale_columns(weight: Tensor, smoothing: Tensor) -> Tensor:
     """Folds a smoothing vector into a weight that reads smoothed channels: column c times ``smoothing[c]``.
 
