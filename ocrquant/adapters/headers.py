@@ -1,0 +1,136 @@
+"""From a model's name to its map, reading only its configuration and the headers of its weights.
+
+Knows which architectures are supported and what makes a folder unusable. Loads no torch and no weight.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from ocrquant.adapters import qwen3_5
+from ocrquant.adapters.safetensors_headers import folder_tensors, read_json
+from ocrquant.adapters.structure import ModelMap, TensorInfo
+from ocrquant.errors import AlreadyQuantizedError, ModelError
+
+__all__ = ["SUPPORTED", "model_folder", "read_model_map"]
+
+SUPPORTED: Mapping[str, Callable[[Mapping[str, Any], Mapping[str, TensorInfo]], ModelMap]] = {
+    qwen3_5.ARCHITECTURE: qwen3_5.build_map,
+}
+"""Class name of the Hugging Face model -> function that reads its structure."""
+
+SHIPPED = {"pico": "pico/model"}
+"""Name of a model that comes with the package -> its folder inside the package."""
+
+FLOAT_DTYPES = frozenset({"BF16", "F16", "F32"})
+PROCESSING_FILES = (
+    ("tokenizer.json", "tokenizer_config.json"),
+    ("preprocessor_config.json", "processor_config.json"),
+)
+"""Of each row at least one must be there."""
+
+
+def model_folder(name_or_path: str | Path) -> Path:
+    """The folder of a model: that of a shipped one by name (``pico``), else the path itself.
+
+    Raises:
+        ModelError: There is no such folder.
+    """
+    shipped = SHIPPED.get(str(name_or_path))
+    folder = Path(str(files("ocrquant"))) / shipped if shipped else Path(name_or_path).expanduser()
+    if folder.is_dir():
+        return folder
+    if shipped:
+        fix = "reinstall the package, or train the model with python -m ocrquant.pico.train"
+        raise ModelError(name_or_path, expected=f"its folder at {folder}", given="none", fix=fix)
+    raise ModelError(
+        name_or_path,
+        expected=f"a folder of a Hugging Face model, or one of {', '.join(SHIPPED)}",
+        given="a file" if folder.exists() else "no such folder",
+        fix="correct the path",
+    )
+
+
+def _check_quantization(folder: Path, config: Mapping[str, Any]) -> None:
+    found = [key for key in ("quantization_config", "compression_config") if config.get(key)]
+    found += ["hf_quant_config.json"] if (folder / "hf_quant_config.json").exists() else []
+    if found:
+        raise AlreadyQuantizedError(
+            folder, expected="a model in bf16", given=f"a quantized one ({found[0]})", fix="take the original model"
+        )
+
+
+def _check_dtypes(folder: Path, model_map: ModelMap) -> None:
+    for linear in (linear for group in (*model_map.groups, *model_map.kept_groups) for linear in group.linears):
+        dtype = model_map.tensors[f"{linear.name}.weight"].dtype
+        if dtype not in FLOAT_DTYPES:
+            raise AlreadyQuantizedError(
+                f"{linear.name}.weight in {folder}",
+                expected=f"one of {', '.join(sorted(FLOAT_DTYPES))}",
+                given=dtype,
+                fix="take the original model",
+            )
+
+
+def _architecture(folder: Path, config: Mapping[str, Any]) -> str:
+    named = config.get("architectures")
+    name = str(named[0]) if isinstance(named, list) and named else "no architecture"
+    if name in SUPPORTED:
+        return name
+    near = difflib.get_close_matches(name, SUPPORTED, n=1, cutoff=0.0)
+    raise ModelError(
+        folder / "config.json",
+        expected=f"one of the architectures {', '.join(SUPPORTED)}",
+        given=name,
+        fix=f"the nearest one supported is {near[0]}",
+    )
+
+
+def _check_code(folder: Path, config: Mapping[str, Any], allow_remote_code: bool) -> None:
+    if config.get("auto_map") and not allow_remote_code:
+        raise ModelError(
+            folder / "config.json",
+            expected="no Python files of its own",
+            given="auto_map",
+            fix="set model.allow_remote_code if you trust them",
+        )
+
+
+def _check_processing(folder: Path) -> None:
+    for names in PROCESSING_FILES:
+        if not any((folder / name).is_file() for name in names):
+            raise ModelError(
+                folder, expected=" or ".join(names), given="neither", fix="copy tokenizer and image processor there"
+            )
+
+
+def read_model_map(path: str | Path, allow_remote_code: bool = False) -> ModelMap:
+    """The map of a model from its configuration and tensor headers.
+
+    Args:
+        path: Folder, or the name of a shipped model.
+        allow_remote_code: Accept a folder whose configuration names Python files to run.
+
+    Raises:
+        ModelError: Unsupported architecture, missing or damaged files, weights that are not safetensors, remote code.
+        AlreadyQuantizedError: The weights are quantized.
+    """
+    folder = model_folder(path)
+    config = read_json(folder / "config.json")
+    _check_quantization(folder, config)
+    _check_code(folder, config, allow_remote_code)
+    architecture = _architecture(folder, config)
+    tensors = folder_tensors(folder)
+    _check_processing(folder)
+    try:
+        model_map = SUPPORTED[architecture](config, tensors)
+    except KeyError as error:
+        raise ModelError(
+            folder / "config.json", expected=f"a key {error}", given="none", fix="fetch the file again"
+        ) from error
+    _check_dtypes(folder, model_map)
+    return model_map
