@@ -15,6 +15,7 @@ from ocrquant.artifacts.page_set import PageRecord, PageSet
 from ocrquant.artifacts.report import (
     ArmReport,
     ChainLink,
+    Comparison,
     GateCheck,
     Interval,
     PageOutput,
@@ -42,13 +43,17 @@ from ocrquant.artifacts.statistics import (
     Statistics,
     tensor_name,
 )
+from ocrquant.artifacts.transcripts import ArmName, ArmTranscript, PageTranscripts, Transcripts
 
 __all__ = [
+    "ArmName",
     "ArmReport",
+    "ArmTranscript",
     "Artifact",
     "Assignment",
     "ChainLink",
     "CheckpointRecord",
+    "Comparison",
     "DigestCache",
     "FileRecord",
     "FrozenModel",
@@ -65,6 +70,7 @@ __all__ = [
     "PageOutput",
     "PageRecord",
     "PageSet",
+    "PageTranscripts",
     "Pareto",
     "ParetoPoint",
     "PartialStage",
@@ -79,6 +85,7 @@ __all__ = [
     "SensitivityRow",
     "Statistics",
     "TextMetrics",
+    "Transcripts",
     "atomic_folder",
     "atomic_path",
     "norm_tensor_name",

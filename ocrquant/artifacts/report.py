@@ -5,12 +5,14 @@ Knows numbers and their intervals. Does not know how they were measured, nor how
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from ocrquant.artifacts.base import Artifact, FrozenModel, Sha256
+from ocrquant.artifacts.base import Artifact, FileRecord, FrozenModel, Sha256
 from ocrquant.artifacts.page_set import PageKind, TruthSource
+from ocrquant.artifacts.transcripts import ArmName
 from ocrquant.formats import Precision
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ __all__ = [
     "ArmName",
     "ArmReport",
     "ChainLink",
+    "Comparison",
     "GateCheck",
     "Interval",
     "PageOutput",
@@ -27,26 +30,36 @@ __all__ = [
     "TextMetrics",
 ]
 
-ArmName = Literal["bf16", "fp8", "nvfp4", "plan"]
-
 
 class Interval(FrozenModel):
-    """An estimate with its 95 % interval from a bootstrap that resamples pages."""
+    """An estimate with its 95 % interval from a bootstrap that resamples documents.
+
+    Attributes:
+        estimate: What was measured.
+        low: Lower end; None where a single document tells nothing about others.
+        high: Upper end; None together with `low`.
+    """
 
     estimate: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if not self.low <= self.high:
+        if (self.low is None) != (self.high is None):
+            raise ValueError("low and high must be known together")
+        if self.low is not None and self.high is not None and not self.low <= self.high:
             raise ValueError("low must not exceed high")
         return self
 
     @property
     def includes_zero(self) -> bool:
         """Whether the data cannot tell the estimate from none at all."""
-        return self.low <= 0 <= self.high
+        return self.low is None or self.high is None or self.low <= 0 <= self.high
+
+    def reaches(self, limit: float) -> bool:
+        """Whether values on both sides of a limit are among the plausible ones."""
+        return self.low is None or self.high is None or self.low <= limit < self.high
 
 
 class TextMetrics(FrozenModel):
@@ -54,26 +67,34 @@ class TextMetrics(FrozenModel):
 
     Attributes:
         num_pages: Pages counted.
+        num_documents: Documents that they come from.
         num_characters: Characters of truth.
         cer: Character errors over characters of truth.
         wer: Word errors over words of truth.
         exact_line_rate: Lines without an error over lines of truth.
         digit_error_rate: Wrong or missing digits over digits of truth; None where the truth has none.
-        repetition_loop_rate: Pages whose output ends in a loop over pages.
-        mean_kl: KL divergence from bf16 in nats, mean over answer tokens.
+        num_repetition_loops: Pages whose output ends in a loop while their truth does not.
+        num_unfinished: Pages whose output was cut off at the token limit.
+        num_nonfinite: Pages with NaN or Inf among the logits of their answer; left out of `mean_kl`.
+        mean_kl: KL divergence from bf16 in nats, mean over answer tokens; None where no page is left.
         cer_increase: CER less that of bf16 on the same pages; None for bf16 itself.
         wer_increase: Word error rate less that of bf16; None for bf16 itself.
         kl_interval: Interval of `mean_kl`; None for bf16 itself.
+
+    An increase is also None where the truth has nothing to count.
     """
 
     num_pages: int = Field(gt=0)
+    num_documents: int = Field(gt=0)
     num_characters: int = Field(ge=0)
     cer: float = Field(ge=0)
     wer: float = Field(ge=0)
     exact_line_rate: float = Field(ge=0, le=1)
     digit_error_rate: float | None = Field(ge=0)
-    repetition_loop_rate: float = Field(ge=0, le=1)
-    mean_kl: float
+    num_repetition_loops: int = Field(ge=0)
+    num_unfinished: int = Field(ge=0)
+    num_nonfinite: int = Field(ge=0)
+    mean_kl: float | None
     cer_increase: Interval | None
     wer_increase: Interval | None
     kl_interval: Interval | None
@@ -87,7 +108,7 @@ class ArmReport(FrozenModel):
         num_groups: How many groups have each precision.
         bits_per_weight: Over the searched linears.
         weight_bytes: Bytes of the searched linears, scales included.
-        checkpoint_bytes: Bytes of the whole checkpoint on disk; None where it was simulated and not written.
+        checkpoint_bytes: Bytes of the whole folder on disk; None where the arm was simulated and not written.
         overall: Metrics on all held-out pages.
         by_kind: The same for each kind of page.
     """
@@ -101,25 +122,56 @@ class ArmReport(FrozenModel):
     by_kind: dict[PageKind, TextMetrics]
 
 
+class Comparison(FrozenModel):
+    """How two arms differ on the same pages: the first less the second.
+
+    Attributes:
+        arm: The arm of interest.
+        baseline: What it is compared with.
+        kind: Kind of page; None for all pages.
+        cer: Difference of the character error rates.
+        wer: Difference of the word error rates.
+        kl: Difference of the mean KL divergences from bf16 in nats a token, where both are finite.
+    """
+
+    arm: ArmName
+    baseline: ArmName
+    kind: PageKind | None
+    cer: Interval | None
+    wer: Interval | None
+    kl: Interval | None
+
+
 class GateCheck(FrozenModel):
     """One threshold of the recipe and what was measured against it.
 
     Attributes:
-        threshold: Its name in the recipe.
+        threshold: Its name in the recipe, or ``finite_logits``, which every gate demands.
         kind: Kind of page that it was measured on; None for all pages.
         limit: Largest value that passes.
-        measured: What was measured.
+        measured: The estimate that decides; None where nothing could be measured, which does not pass.
+        interval: How sure the estimate is; None for a count.
+        num_pages: Pages behind it.
+        num_documents: Documents behind it.
     """
 
     threshold: str
     kind: PageKind | None
     limit: float
-    measured: float
+    measured: float | None
+    interval: Interval | None
+    num_pages: int = Field(gt=0)
+    num_documents: int = Field(gt=0)
 
     @property
     def is_passed(self) -> bool:
-        """Whether the measured value stays within the limit."""
-        return self.measured <= self.limit
+        """Whether the estimate stays within the limit."""
+        return self.measured is not None and self.measured <= self.limit
+
+    @property
+    def is_conclusive(self) -> bool:
+        """Whether the interval lies on one side of the limit, so that other pages would decide alike."""
+        return self.measured is None or self.interval is None or not self.interval.reaches(self.limit)
 
 
 class PageOutput(FrozenModel):
@@ -129,7 +181,8 @@ class PageOutput(FrozenModel):
         page: Its id.
         kind: Its kind.
         document: What it was cut from.
-        truth: The text to read.
+        truth: The text to read, or what bf16 read where there is none.
+        image: Its image, relative to the run folder.
         outputs: What each arm read.
         cer: Its character error rate in each arm.
     """
@@ -138,6 +191,7 @@ class PageOutput(FrozenModel):
     kind: PageKind
     document: str
     truth: str
+    image: str
     outputs: dict[ArmName, str]
     cer: dict[ArmName, float]
 
@@ -157,10 +211,14 @@ class Report(Artifact):
         model: The model as the recipe names it.
         recipe_sha256: Digest of the resolved recipe.
         truth_sources: Held-out pages by where their truth comes from.
+        num_bootstrap_samples: Resamples behind each interval.
+        seed: Seed of the resamples.
         arms: Rows, bf16 first.
+        comparisons: The plan against each uniform arm beside bf16, over all pages and for each kind.
         gate: Every threshold of the recipe; empty where it states none.
         notes: What a reader must know before trusting a number, one sentence each.
         worst_pages: Pages that lost most, worst first.
+        images: The images of these pages, by their path relative to the run folder.
         chain: Every artefact back to the pages.
     """
 
@@ -170,10 +228,14 @@ class Report(Artifact):
     model: str
     recipe_sha256: Sha256
     truth_sources: dict[TruthSource, int]
+    num_bootstrap_samples: int = Field(gt=0)
+    seed: int = Field(ge=0)
     arms: list[ArmReport] = Field(min_length=1)
+    comparisons: list[Comparison]
     gate: list[GateCheck]
     notes: list[str]
     worst_pages: list[PageOutput]
+    images: dict[str, FileRecord]
     chain: list[ChainLink]
 
     @model_validator(mode="after")
@@ -181,7 +243,22 @@ class Report(Artifact):
         names = [arm.name for arm in self.arms]
         if len(set(names)) != len(names) or names[0] != "bf16":
             raise ValueError("arms must be distinct and begin with bf16")
+        if missing := [page.image for page in self.worst_pages if page.image not in self.images]:
+            raise ValueError(f"no image {missing[0]!r}")
         return self
+
+    def files(self) -> Mapping[str, FileRecord]:
+        """The images of the worst pages."""
+        return self.images
+
+    def arm(self, name: ArmName) -> ArmReport | None:
+        """The row of that name, if it was measured."""
+        return next((arm for arm in self.arms if arm.name == name), None)
+
+    @property
+    def is_judged_by_model(self) -> bool:
+        """Whether the transcription of bf16 stands in for a truth that the pages do not have."""
+        return "model" in self.truth_sources
 
     @property
     def is_passed(self) -> bool:

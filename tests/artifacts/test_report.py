@@ -1,18 +1,30 @@
 import pytest
 
-from ocrquant.artifacts import ArmReport, ChainLink, GateCheck, Interval, PageOutput, Report, TextMetrics
+from ocrquant.artifacts import (
+    ArmReport,
+    ChainLink,
+    FileRecord,
+    GateCheck,
+    Interval,
+    PageOutput,
+    Report,
+    TextMetrics,
+)
 
 
 def metrics(*, cer=0.02, against_bf16=True):
     interval = Interval(estimate=0.001, low=-0.001, high=0.003) if against_bf16 else None
     return TextMetrics(
         num_pages=8,
+        num_documents=3,
         num_characters=300,
         cer=cer,
         wer=0.1,
         exact_line_rate=0.5,
         digit_error_rate=None,
-        repetition_loop_rate=0.0,
+        num_repetition_loops=0,
+        num_unfinished=0,
+        num_nonfinite=0,
         mean_kl=0.01,
         cer_increase=interval,
         wer_increase=interval,
@@ -39,6 +51,7 @@ def report(**changes):
         kind="line",
         document="a",
         truth="x",
+        image="report_pages/1.png",
         outputs={"bf16": "x", "plan": "y"},
         cer={"bf16": 0, "plan": 1},
     )
@@ -46,10 +59,14 @@ def report(**changes):
         "model": "pico",
         "recipe_sha256": "0" * 64,
         "truth_sources": {"ground_truth": 8},
+        "num_bootstrap_samples": 100,
+        "seed": 0,
+        "comparisons": [],
         "notes": [],
+        "images": {"report_pages/1.png": FileRecord(sha256="2" * 64, num_bytes=9)},
         "arms": [arm("bf16"), arm("plan")],
         "worst_pages": [page],
-        "gate": [GateCheck(threshold="max_kl", kind=None, limit=0.1, measured=0.1)],
+        "gate": [check(0.1, 0.1)],
         "chain": [ChainLink(artifact="pages", sha256="0" * 64, inputs={"source": "1" * 64})],
     }
     return Report(inputs={}, **values | changes)
@@ -60,13 +77,27 @@ def test_round_trip(tmp_path):
     assert Report.load(tmp_path) == report()
 
 
-def check(limit, measured):
-    return GateCheck(threshold="max_cer_increase", kind="line", limit=limit, measured=measured)
+def check(limit, measured, interval=None):
+    return GateCheck(
+        threshold="max_cer_increase",
+        kind="line",
+        limit=limit,
+        measured=measured,
+        interval=interval,
+        num_pages=8,
+        num_documents=3,
+    )
 
 
 @pytest.mark.parametrize(
     ("gate", "is_passed"),
-    [([], True), ([check(1, 1)], True), ([check(1, 1.001)], False), ([check(1, 0), check(0, 1)], False)],
+    [
+        ([], True),
+        ([check(1, 1)], True),
+        ([check(1, 1.001)], False),
+        ([check(1, 0), check(0, 1)], False),
+        ([check(1, None)], False),
+    ],
 )
 def test_gate_passes_when_every_threshold_holds(gate, is_passed):
     assert report(gate=gate).is_passed is is_passed
@@ -81,6 +112,38 @@ def test_interval(low, high, includes_zero):
     if low != high:
         with pytest.raises(ValueError, match="low must not exceed high"):
             Interval(estimate=0.5, low=high, high=low)
+
+
+def test_an_interval_of_one_document_says_nothing():
+    unknown = Interval(estimate=0.5, low=None, high=None)
+    assert unknown.includes_zero
+    assert unknown.reaches(0.1)
+    with pytest.raises(ValueError, match="known together"):
+        Interval(estimate=0.5, low=0, high=None)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "is_conclusive"),
+    [(0.0, 0.1, True), (0.0, 0.11, False), (0.1, 0.2, False), (0.11, 0.2, True), (None, None, False)],
+)
+def test_a_check_is_conclusive_where_the_interval_lies_on_one_side(low, high, is_conclusive):
+    interval = Interval(estimate=0.1, low=low, high=high)
+    assert check(0.1, 0.1, interval).is_conclusive is is_conclusive
+
+
+def test_a_count_and_nothing_measured_are_conclusive():
+    assert check(0, 1).is_conclusive
+    assert check(0, None).is_conclusive
+
+
+def test_worst_pages_need_their_images():
+    with pytest.raises(ValueError, match="no image 'report_pages/1.png'"):
+        report(images={})
+
+
+def test_arm_by_name():
+    assert report().arm("plan").name == "plan"
+    assert report().arm("fp8") is None
 
 
 @pytest.mark.parametrize("names", [["plan", "bf16"], ["bf16", "plan", "plan"], ["fp8"]])
