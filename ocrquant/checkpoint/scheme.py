@@ -1,0 +1,149 @@
+"""The ``quantization_config`` of compressed-tensors 0.19, for the schemes that this package writes.
+
+FP8: E4M3 weights scaled by output channel, activations scaled by token on the fly. NVFP4: weights and
+activations in blocks of 16, the global scale of activations calibrated, their block scales on the fly. Knows
+the library's own records and the names of tensors. Does not know where the numbers come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from compressed_tensors.config import CompressionFormat
+from compressed_tensors.quantization import (
+    QuantizationArgs,
+    QuantizationConfig,
+    QuantizationScheme,
+    QuantizationStatus,
+    preset_name_to_scheme,
+)
+from pydantic import ValidationError
+
+from ocrquant.checkpoint.layout import TensorSpec
+from ocrquant.checkpoint.patterns import LinearNames
+from ocrquant.errors import ModelError
+from ocrquant.formats import FORMATS, Precision
+
+__all__ = ["INPUT_SCALE_NAME", "KV_SCALE_NAMES", "check_schemes", "quantization_config", "stored_specs"]
+
+INPUT_SCALE_NAME = "input_global_scale"
+"""NVFP4's calibrated global scale of the input, float32 [1]: a divisor, like that of the weight."""
+
+KV_SCALE_NAMES = ("k_scale", "v_scale")
+"""Decode scales of an FP8 cache, float32 [1], on the attention module."""
+
+_VERSION = "0.19.0"
+_PRESETS = {Precision.FP8: "FP8_DYNAMIC", Precision.NVFP4: "NVFP4"}
+_FORMATS = {
+    Precision.FP8: CompressionFormat.float_quantized,
+    Precision.NVFP4: CompressionFormat.nvfp4_pack_quantized,
+}
+# What a reader needs to agree on; the rest of a scheme tells how it was calibrated.
+_MATERIAL = ("num_bits", "type", "strategy", "group_size", "symmetric", "dynamic")
+
+
+def quantization_config(names: LinearNames, *, kv_cache: bool) -> dict[str, Any] | None:
+    """What ``config.json`` says of a plan; None where it quantizes nothing.
+
+    One precision gives a file of that format, two give ``mixed-precision``. Targets and ``ignore`` name every
+    linear by patterns; there is no target that catches all.
+
+    Args:
+        names: All linears and their precisions.
+        kv_cache: Whether the checkpoint holds scales of an FP8 cache.
+
+    Raises:
+        ModelError: The names of two linears that are treated differently cannot be told apart.
+    """
+    names.check()
+    schemes = []
+    for precision, preset in _PRESETS.items():
+        if targets := names.targets(precision):
+            scheme = preset_name_to_scheme(preset, targets)
+            scheme.format = _FORMATS[precision].value
+            schemes.append(scheme)
+    if not schemes:
+        return None
+    mixed = CompressionFormat.mixed_precision.value
+    config = QuantizationConfig(
+        config_groups={f"group_{number}": scheme for number, scheme in enumerate(schemes)},
+        format=schemes[0].format if len(schemes) == 1 else mixed,
+        quantization_status=QuantizationStatus.COMPRESSED,
+        kv_cache_scheme=_kv_scheme() if kv_cache else None,
+        ignore=names.ignored(),
+    )
+    data: dict[str, Any] = config.model_dump(mode="json")
+    return {**data, "sparsity_config": {}, "transform_config": {}, "version": _VERSION}
+
+
+def stored_specs(name: str, precision: Precision, out_features: int, in_features: int) -> list[TensorSpec]:
+    """The tensors that a linear's weight becomes.
+
+    Args:
+        name: Name of the linear.
+        precision: ``fp8`` or ``nvfp4``.
+        out_features: Rows of the weight.
+        in_features: Columns of the weight.
+    """
+    if precision is Precision.FP8:
+        return [
+            TensorSpec(f"{name}.weight", "F8_E4M3", (out_features, in_features)),
+            TensorSpec(f"{name}.weight_scale", "F32", (out_features, 1)),
+        ]
+    block_size = FORMATS[Precision.NVFP4].width_multiple
+    return [
+        TensorSpec(f"{name}.weight_packed", "U8", (out_features, in_features // 2)),
+        TensorSpec(f"{name}.weight_scale", "F8_E4M3", (out_features, in_features // block_size)),
+        TensorSpec(f"{name}.weight_global_scale", "F32", (1,)),
+        TensorSpec(f"{name}.{INPUT_SCALE_NAME}", "F32", (1,)),
+    ]
+
+
+def check_schemes(data: Mapping[str, Any]) -> None:
+    """Refuses a ``quantization_config`` with a scheme that this package does not compute.
+
+    Args:
+        data: Value of the key.
+
+    Raises:
+        ModelError: It is malformed, or one of its schemes is another one.
+    """
+    try:
+        config = QuantizationConfig.model_validate(dict(data))
+    except (ValidationError, ValueError, NotImplementedError) as error:
+        raise _foreign("malformed", error) from error
+    if config.quant_method != "compressed-tensors":
+        raise _foreign("quant_method", config.quant_method)
+    if config.quantization_status is not QuantizationStatus.COMPRESSED:
+        raise _foreign("quantization_status", config.quantization_status.value)
+    known = {_key(preset_name_to_scheme(preset, [])) for preset in _PRESETS.values()}
+    for name, scheme in config.config_groups.items():
+        if _key(scheme) not in known:
+            weights, inputs = _args_key(scheme.weights), _args_key(scheme.input_activations)
+            raise _foreign(f"scheme {name}", f"weights {weights}, inputs {inputs}")
+    if config.kv_cache_scheme is not None and _args_key(config.kv_cache_scheme) != _args_key(_kv_scheme()):
+        raise _foreign("kv_cache_scheme", _args_key(config.kv_cache_scheme))
+
+
+def _kv_scheme() -> Any:
+    return QuantizationArgs(num_bits=8, type="float", strategy="tensor", symmetric=True, dynamic=False)
+
+
+def _key(scheme: QuantizationScheme) -> tuple[object, ...]:
+    return tuple(
+        _args_key(args) for args in (scheme.weights, scheme.input_activations, scheme.output_activations)
+    )
+
+
+def _args_key(args: QuantizationArgs | None) -> tuple[object, ...] | None:
+    return None if args is None else tuple(str(getattr(args, field)) for field in _MATERIAL)
+
+
+def _foreign(what: str, given: object) -> ModelError:
+    return ModelError(
+        f"quantization_config: {what}",
+        expected="FP8 by channel and token, or NVFP4 with calibrated inputs",
+        given=given,
+        fix="export the model with this package",
+    )
