@@ -137,11 +137,9 @@ def _quotas(members: list[Entry], wanted: int) -> dict[str, int]:
     exact = {kind: wanted * sizes[kind] / len(members) for kind in kinds}
     quotas = {kind: min(max(1, int(exact[kind])), sizes[kind]) for kind in kinds}
     while sum(quotas.values()) > wanted:
-        # Rare kinds were lifted to one: frequent kinds give way first, and the rarest where every kind has
-        # one.
-        spare = [kind for kind in kinds if quotas[kind] > 1] or [kind for kind in kinds if quotas[kind] > 0][
-            -1:
-        ]
+        # Rare kinds were lifted to one: frequent kinds give way first, then the rarest gives up its one.
+        spare = [kind for kind in kinds if quotas[kind] > 1]
+        spare = spare or [kind for kind in kinds if quotas[kind] == 1][-1:]
         quotas[max(spare, key=lambda kind: quotas[kind] - exact[kind])] -= 1
     while sum(quotas.values()) < wanted:
         open_kinds = [kind for kind in kinds if quotas[kind] < sizes[kind]]
