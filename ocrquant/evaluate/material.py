@@ -1,0 +1,86 @@
+"""Everything that a report is made of, read back from a run folder.
+
+Knows which files there are. Does not know what is said about them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ocrquant.artifacts import (
+    Artifact,
+    Assignment,
+    FileRecord,
+    Journal,
+    Pareto,
+    Report,
+    Rounding,
+    Sensitivity,
+    Statistics,
+)
+from ocrquant.errors import ArtifactError
+
+__all__ = ["Material"]
+
+A = TypeVar("A", bound=Artifact)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Material:
+    """What the pages show; parts that a run folder no longer holds are left out of them.
+
+    Attributes:
+        report: The result.
+        images: Encoded images of the worst pages by their path.
+        sensitivity: Scores of the groups.
+        assignment: The plan.
+        pareto: Other plans.
+        statistics: Activations.
+        rounding: How weights were rounded.
+        timings: Records of how long stages took.
+    """
+
+    report: Report
+    images: dict[str, bytes] = field(default_factory=dict)
+    sensitivity: Sensitivity | None = None
+    assignment: Assignment | None = None
+    pareto: Pareto | None = None
+    statistics: Statistics | None = None
+    rounding: Rounding | None = None
+    timings: list[dict[str, Any]] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, folder: Path, *, with_timings: bool) -> Material:
+        """Reads a run folder; it may be in use.
+
+        Args:
+            folder: The run folder.
+            with_timings: Read ``timings.jsonl`` too.
+
+        Raises:
+            ArtifactError: There is no report, a file is malformed, or an image is not the one of the report.
+        """
+        report = Report.load(folder)
+        return cls(
+            report=report,
+            images={name: _image(folder / name, record) for name, record in report.images.items()},
+            sensitivity=_optional(Sensitivity, folder),
+            assignment=_optional(Assignment, folder),
+            pareto=_optional(Pareto, folder),
+            statistics=_optional(Statistics, folder),
+            rounding=_optional(Rounding, folder),
+            timings=Journal(folder / "timings.jsonl").read() if with_timings else [],
+        )
+
+
+def _optional(kind: type[A], folder: Path) -> A | None:
+    return kind.load(folder) if (folder / kind.FILE_NAME).is_file() else None
+
+
+def _image(path: Path, record: FileRecord) -> bytes:
+    if FileRecord.of(path) != record:
+        fix = "run the evaluation again"
+        raise ArtifactError(path, expected=f"SHA-256 {record.sha256}", given="another file", fix=fix)
+    return path.read_bytes()
