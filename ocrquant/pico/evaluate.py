@@ -19,6 +19,7 @@ from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
+from ocrquant.metrics.text import cer
 from ocrquant.pico.corpus import Crop, read_crops
 from ocrquant.pico.tokenizer import PROMPTS
 
@@ -87,7 +88,6 @@ def heldout_cer(
     max_new_tokens: int = 640,
 ) -> dict[str, float | int | str]:
     """Character error rate of greedy transcription: all edits over all true characters."""
-    from ocrquant.metrics.text import cer
     start = time.perf_counter()
     outputs = transcribe(model, tokenizer, processor, [(c.grey, kind) for c in crops], max_new_tokens=max_new_tokens)
     truths = [crop.text for crop in crops]
@@ -95,7 +95,7 @@ def heldout_cer(
     return {
         "kind": kind,
         "num_crops": len(crops),
-        "cer": cer(truths, outputs),
+        "cer": cer(zip(truths, outputs, strict=True)),
         "exact_share": exact / len(crops),
         "seconds": round(time.perf_counter() - start, 1),
     }

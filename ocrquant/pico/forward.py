@@ -2,8 +2,8 @@
 
 Knows the mathematics of `Qwen3_5ForConditionalGeneration` (a test holds the two equal in fp32) and that rows are padded
 on the right, which lets the decoder run without masks; knows nothing of data or optimisers. What it does differently:
-grey patches (the kernel summed over colour and time), one padded tensor for all images, a depthwise convolution as four
-shifted products, and the delta rule by the kernel of this package.
+grey patches (the kernel summed over colour and time), one padded tensor for all images, and the kernels of this package
+for the delta rule and for everything elementwise around it.
 """
 
 from __future__ import annotations
@@ -13,21 +13,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import Qwen3_5ForConditionalGeneration
 
+from ocrquant.kernels.decoder_elementwise import gated_norm, short_conv, swiglu, unit_norm
 from ocrquant.kernels.gated_delta import gated_delta_rule
 from ocrquant.pico.batches import Batch
 
 MASKED = -30_000.0
 
 
-def scale_to_unit(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """RMSNorm with weight 1 + w in fp32, cast back to the dtype of x."""
-    wide = x.float()
-    return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * (1.0 + weight.float())).to(x.dtype)
-
-
 def zero_centred_norm(x: Tensor, norm: nn.Module) -> Tensor:
     """`Qwen3_5RMSNorm` on its module."""
-    return scale_to_unit(x, norm.weight, norm.eps)
+    return unit_norm(x, norm.weight, norm.eps)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -48,42 +43,12 @@ def attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scaling: float) -> 
     return torch.softmax((q * scaling) @ k.mT + bias, dim=-1, dtype=q.dtype) @ v
 
 
-def convolve_and_normalise(
-    mixed: Tensor, kernel: Tensor, key_heads: int, value_heads: int, key_dim: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Causal depthwise convolution, SiLU, split and l2 norm: [B, T, 2 G K + H V] -> fp32 q, k [B, T, G, K], v [B, T, H, V].
-
-    The convolution is rounded to the dtype of its input before SiLU and after, as separate operations would do.
-    """
-    taps, length = kernel.shape[-1], mixed.shape[1]
-    padded = F.pad(mixed, (0, 0, taps - 1, 0))
-    wide = sum(padded[:, i : i + length].float() * kernel[:, i] for i in range(taps))
-    wide = F.silu(wide).to(mixed.dtype).float()
-    width = key_heads * key_dim
-    q, k, v = wide.split([width, width, wide.shape[-1] - 2 * width], dim=-1)
-    q, k = q.unflatten(-1, (key_heads, key_dim)), k.unflatten(-1, (key_heads, key_dim))
-    q = q * (torch.rsqrt(q.square().sum(-1, keepdim=True) + 1e-6) * key_dim**-0.5)
-    k = k * torch.rsqrt(k.square().sum(-1, keepdim=True) + 1e-6)
-    return q, k, v.unflatten(-1, (value_heads, -1)).contiguous()
-
-
-def gated_norm(out: Tensor, z: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """RMSNorm over each head of out [B, T, H, V] (fp32), times SiLU of z; returns [B, T, H V] in the dtype of z."""
-    scaled = out * torch.rsqrt(out.square().mean(-1, keepdim=True) + eps) * weight
-    return (scaled.flatten(-2) * F.silu(z.float())).to(z.dtype)
-
-
-def swiglu(gate: Tensor, up: Tensor) -> Tensor:
-    """SiLU(gate) * up."""
-    return (F.silu(gate.float()) * up.float()).to(up.dtype)
-
-
 def gated_delta_net(layer: nn.Module, x: Tensor) -> Tensor:
     """A Gated DeltaNet layer on x [B, T, h] -> [B, T, h]."""
     mixed, z = layer.in_proj_qkv(x), layer.in_proj_z(x)
     beta, a = layer.in_proj_b(x).float().sigmoid(), layer.in_proj_a(x).float()
     kernel = layer.conv1d.weight.squeeze(1).float()
-    q, k, v = convolve_and_normalise(mixed, kernel, layer.num_k_heads, layer.num_v_heads, layer.head_k_dim)
+    q, k, v = short_conv(mixed, kernel, layer.num_k_heads, layer.num_v_heads, layer.head_k_dim)
     log_gate = -layer.A_log.float().exp() * F.softplus(a + layer.dt_bias.float())
     out = gated_delta_rule(q, k, v, log_gate, beta)
     return layer.out_proj(gated_norm(out, z, layer.norm.weight.float(), layer.norm.variance_epsilon))
@@ -153,9 +118,3 @@ def decode(
         y = zero_centred_norm(x, layer.post_attention_layernorm)
         x = x + layer.mlp.down_proj(swiglu(layer.mlp.gate_proj(y), layer.mlp.up_proj(y)))
     return zero_centred_norm(x, text.norm), attended
-
-
-def compile_elementwise() -> None:
-    """Replace the elementwise helpers of this module by compiled ones, for long runs."""
-    for name in ("convolve_and_normalise", "gated_norm", "swiglu", "scale_to_unit", "rotate"):
-        globals()[name] = torch.compile(globals()[name], dynamic=True)

@@ -22,19 +22,19 @@ class Stage:
     corrupt: float = 0.0
     column_weight: float = 1.0
     place_weight: float = 0.0
-    positions: int = 6000
+    positions: int = 4000
 
 
 STAGES = (
     Stage(
         name="columns",
-        crops=100_000,
+        crops=62_000,
         mixture=Mixture(max_width=400, stack_share=0.0, block_share=0.0),
         with_text=False,
     ),
     Stage(
         name="spans",
-        crops=60_000,
+        crops=40_000,
         mixture=Mixture(max_width=200, stack_share=0.05, block_share=0.0, stack_lines=3),
         with_text=True,
         corrupt=0.05,
@@ -42,8 +42,8 @@ STAGES = (
     ),
     Stage(
         name="lines",
-        crops=120_000,
-        mixture=Mixture(max_width=2000, stack_share=0.10, block_share=0.05, stack_lines=4),
+        crops=80_000,
+        mixture=Mixture(max_width=2000, stack_share=0.08, block_share=0.04, stack_lines=4),
         with_text=True,
         corrupt=0.05,
         column_weight=0.5,
@@ -51,13 +51,13 @@ STAGES = (
     ),
     Stage(
         name="blocks",
-        crops=100_000,
-        mixture=Mixture(max_width=2000, stack_share=0.15, block_share=0.20),
+        crops=40_000,
+        mixture=Mixture(max_width=2000, stack_share=0.10, block_share=0.20),
         with_text=True,
         corrupt=0.05,
         column_weight=0.3,
         place_weight=0.2,
-        positions=8000,
+        positions=5000,
     ),
 )
 WARMUP_CROPS = 6_000

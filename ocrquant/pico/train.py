@@ -26,6 +26,7 @@ TRAIN_LINES = ("lines-train.parquet", "web-lines-train.parquet")
 TRAIN_BLOCKS = ("blocks-train.parquet", "web-blocks-train.parquet")
 MUON_RATE = 4e-3
 ADAM_RATE = 1.5e-3
+POOL_SAMPLES = 512
 GREY_COPIES = geometry.CHANNELS * geometry.TEMPORAL_PATCH
 NEAR_FULL_RANK = ("in_proj_b", "in_proj_a")
 
@@ -152,7 +153,7 @@ class Trainer:
             if current is not stage:
                 stage = current
                 source = batches.batches(
-                    self._samples(stage), self.collate, positions=stage.positions, pool=512, corrupt=stage.corrupt
+                    self._samples(stage), self.collate, positions=stage.positions, pool=POOL_SAMPLES, corrupt=stage.corrupt
                 )
             batch = next(source)
             window.append(self.step(batch, stage))

@@ -1,0 +1,7 @@
+"""What lies between the matrix products of a Gated DeltaNet decoder, differentiable, one pass over memory each."""
+
+from __future__ import annotations
+
+from ocrquant.kernels.decoder_elementwise.cpu import gated_norm, short_conv, swiglu, unit_norm
+
+__all__ = ["gated_norm", "short_conv", "swiglu", "unit_norm"]
