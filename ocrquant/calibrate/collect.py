@@ -1,0 +1,190 @@
+"""Collects, at some sites at once, what rounding needs to know of activations: a Hessian and samples of rows.
+
+Which rows are sampled depends on the pages alone. Sites are taken in waves that fit into a given memory; each
+wave is one pass over the pages. Knows no format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ocrquant.adapters.model import DocumentModel, Encoded
+from ocrquant.calibrate.batching import encoded_batches
+from ocrquant.calibrate.sites import Positions, Site, forward, positions_of, watch_inputs
+from ocrquant.pages import Page
+from ocrquant.rounding import Rows
+
+__all__ = ["Balance", "Collected", "PageSplit", "collect", "waves"]
+
+# Rows of all pages together, half of them text: few enough that judging costs less than rounding.
+_FIT_ROWS = 1024
+_HELD_BACK_ROWS = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class PageSplit:
+    """Batches of pages to fit on, and of pages to judge on."""
+
+    fit: list[list[Page]]
+    held_back: list[list[Page]]
+
+    @property
+    def num_pages(self) -> int:
+        """Pages of both."""
+        return sum(map(len, (*self.fit, *self.held_back)))
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """Weight of one position of text and of one of an image, so that both kinds weigh the same in total."""
+
+    text: float
+    image: float
+
+    @classmethod
+    def of_counts(cls, text: int, image: int) -> Balance:
+        """The balance of so many positions of each kind."""
+        kinds = max(1, (text > 0) + (image > 0))
+        return cls(*(1.0 / kinds / count if count else 0.0 for count in (text, image)))
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What the pages showed at one site.
+
+    Attributes:
+        hessian: float32 [in, in]: sum of x xᵀ over the pages to fit on, text and image balanced.
+        fit: Sample of rows of those pages.
+        held_back: Sample of rows of the pages to judge on.
+    """
+
+    hessian: Tensor
+    fit: Rows
+    held_back: Rows
+
+
+@dataclass(slots=True)
+class _Sample:
+    """Rows of one site, text and image apart, in the dtype of the model."""
+
+    text: list[Tensor] = field(default_factory=list)
+    image: list[Tensor] = field(default_factory=list)
+
+    def add(self, x: Tensor, chosen: Positions) -> None:
+        for rows, positions in ((self.text, chosen.text), (self.image, chosen.image)):
+            if len(positions):
+                rows.append(x.index_select(0, positions))
+
+    def rows(self, width: int, device: torch.device) -> Rows:
+        parts = [torch.cat(part).float() for part in (self.text, self.image) if part]
+        if not parts:
+            return Rows(torch.zeros(0, width, device=device), torch.zeros(0, device=device))
+        weights = [torch.full((len(part),), 1.0 / len(part) / len(parts), device=device) for part in parts]
+        return Rows(torch.cat(parts), torch.cat(weights))
+
+
+def waves(sites: Sequence[Site], device: torch.device) -> list[list[Site]]:
+    """Consecutive sites whose Hessians and samples fit into memory together; each has at least one.
+
+    Results do not depend on the cut, only how often the pages go through the model.
+    """
+    limit = 2 << 30
+    if device.type == "cuda":
+        limit = max(limit, torch.cuda.mem_get_info(device)[0] // 3)
+    found: list[list[Site]] = []
+    used = 0
+    for site in sites:
+        num_bytes = site.in_features * (4 * site.in_features + 2 * (_FIT_ROWS + _HELD_BACK_ROWS))
+        if not found or used + num_bytes > limit:
+            found.append([])
+            used = 0
+        found[-1].append(site)
+        used += num_bytes
+    return found
+
+
+def collect(
+    document: DocumentModel,
+    sites: Sequence[Site],
+    split: PageSplit,
+    balances: Mapping[str, Balance],
+    advance: Callable[[int], None],
+) -> dict[str, Collected]:
+    """Runs all pages through the model once.
+
+    Args:
+        document: The model.
+        sites: Sites to look at, in the order of the forward pass.
+        split: The pages.
+        balances: Name of a site -> weight of its positions in the Hessian.
+        advance: Told the number of pages just finished.
+
+    Returns:
+        Name of a site -> what was found.
+
+    Raises:
+        PagesError: A page has no text.
+        ImageError: An image cannot be read.
+        PageSizeError: A page exceeds the context of the model.
+    """
+    device = document.device
+    hessians = {s.name: torch.zeros(s.in_features, s.in_features, device=device) for s in sites}
+    samples = {site.name: (_Sample(), _Sample()) for site in sites}
+    halves = ((split.fit, _FIT_ROWS), (split.held_back, _HELD_BACK_ROWS))
+    for part, (batches, num_rows) in enumerate(halves):
+        quota = -(-num_rows // 2 // max(1, sum(map(len, batches))))
+        for number, encoded in encoded_batches(document, batches):
+            everything = {head: positions_of(encoded, is_head=head) for head in (False, True)}
+            chosen = {
+                head: _chosen(positions, encoded, quota, seed=2 * number + part)
+                for head, positions in everything.items()
+            }
+
+            def observe(
+                site: Site,
+                x: Tensor,
+                part: int = part,
+                all_: dict[bool, Positions] = everything,
+                chosen: dict[bool, Positions] = chosen,
+            ) -> None:
+                flat = x.flatten(0, 1)
+                samples[site.name][part].add(flat, chosen[site.is_head])
+                if part == 0:
+                    _add_moments(hessians[site.name], flat, all_[site.is_head], balances[site.name])
+
+            with watch_inputs(document, sites, observe):
+                forward(document, encoded)
+            advance(len(batches[number]))
+    return {
+        site.name: Collected(
+            hessians[site.name], *(s.rows(site.in_features, device) for s in samples[site.name])
+        )
+        for site in sites
+    }
+
+
+def _add_moments(hessian: Tensor, x: Tensor, positions: Positions, balance: Balance) -> None:
+    for chosen, weight in ((positions.text, balance.text), (positions.image, balance.image)):
+        if len(chosen):
+            rows = x.index_select(0, chosen).float()
+            hessian.addmm_(rows.T, rows, alpha=weight)
+
+
+def _chosen(positions: Positions, encoded: Encoded, quota: int, *, seed: int) -> Positions:
+    """At most ``quota`` positions of each kind from each page, drawn by a generator of its own."""
+    generator = torch.Generator().manual_seed(seed)
+    num_pages, length = encoded.valid.shape
+    drawn = []
+    for flat in (positions.text, positions.image):
+        here = flat.cpu()
+        page_of = here // length
+        picked = []
+        for page in range(num_pages):
+            own = here[page_of == page]
+            picked.append(own[torch.randperm(len(own), generator=generator)[:quota].sort().values])
+        drawn.append(torch.cat(picked).to(flat.device))
+    return Positions(*drawn)

@@ -1,0 +1,154 @@
+"""Where activations are observed: one site for all linears that read one tensor, and hooks on it.
+
+Knows the structure of a model by its `ModelMap` and the hooks of torch. Does not know what is done with an
+activation, nor which pages it comes from. Nothing is traced, so custom code in a vision encoder does not
+matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ocrquant.adapters import Group, ModelMap, NormFold
+from ocrquant.adapters.model import DocumentModel, Encoded
+
+__all__ = ["Positions", "Site", "forward", "positions_of", "sites_of", "watch_caches", "watch_inputs"]
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One tensor that searched linears read.
+
+    Attributes:
+        name: Linear whose input is observed, standing for all readers.
+        groups: Groups that read the tensor, in the order of the map.
+        fold: The norm that makes it, with all its readers; None where no norm does.
+        is_head: Whether the readers make the logits, so that only positions that predict the answer matter.
+    """
+
+    name: str
+    groups: tuple[Group, ...]
+    fold: NormFold | None
+    is_head: bool
+
+    @property
+    def in_features(self) -> int:
+        """Width of the tensor."""
+        return self.groups[0].in_features
+
+
+def sites_of(model_map: ModelMap) -> list[Site]:
+    """Sites of all searched groups, in the order of the forward pass."""
+    folds = {linear: fold for fold in model_map.norm_folds for linear in fold.linears}
+    readers: dict[str, list[Group]] = {}
+    for group in model_map.groups:
+        fold = folds.get(group.linears[0].name)
+        readers.setdefault(fold.norm if fold else group.name, []).append(group)
+    return [
+        Site(
+            groups[0].linears[0].name,
+            tuple(groups),
+            folds.get(groups[0].linears[0].name),
+            is_head=groups[0].block is None,
+        )
+        for groups in readers.values()
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """Flat indices into the B x T positions of a batch, int64, padding left out.
+
+    Attributes:
+        text: Prompt and answer; at the head only positions whose next token is judged.
+        image: Image features; none at the head, whose output for them nobody reads.
+    """
+
+    text: Tensor
+    image: Tensor
+
+
+def positions_of(encoded: Encoded, *, is_head: bool) -> Positions:
+    """The positions that count in a batch."""
+    image = encoded.valid & encoded.image_mask
+    text = encoded.valid & ~image
+    if is_head:
+        text, image = encoded.answer_mask, torch.zeros_like(image)
+    return Positions(*(mask.flatten().nonzero().squeeze(1) for mask in (text, image)))
+
+
+class _EnoughError(Exception):
+    """Ends a forward pass once the last site was seen: what follows, logits above all, is not needed."""
+
+
+@contextmanager
+def watch_inputs(
+    document: DocumentModel, sites: Sequence[Site], observe: Callable[[Site, Tensor], None]
+) -> Iterator[None]:
+    """Calls ``observe(site, x)`` with every input x [B, T, in] of each site during `forward`.
+
+    The pass ends at the last site, so `sites` come in the order of the forward pass.
+    """
+
+    def hook_of(site: Site) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+        def hook(module: nn.Module, arguments: tuple[Any, ...]) -> None:
+            observe(site, arguments[0])
+            if site is sites[-1]:
+                raise _EnoughError
+
+        return hook
+
+    with ExitStack() as stack:
+        for site in sites:
+            handle = document.linear(site.name).register_forward_pre_hook(hook_of(site))
+            stack.callback(handle.remove)
+        yield
+
+
+class _CacheProbe:
+    """Stands in for the key-value cache of one layer, shows what is written and hands it back unchanged."""
+
+    def __init__(self, observe: Callable[[Tensor, Tensor], None]) -> None:
+        self._observe = observe
+
+    def update(self, keys: Tensor, values: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        self._observe(keys, values)
+        return keys, values
+
+
+@contextmanager
+def watch_caches(document: DocumentModel, observe: Callable[[str, Tensor, Tensor], None]) -> Iterator[None]:
+    """Calls ``observe(attention, keys, values)`` with what each full-attention layer caches during `forward`.
+
+    Keys [B, heads, T, head_dim] come after their norm and rotary embedding.
+    """
+
+    def hook_of(name: str) -> Callable[..., tuple[tuple[Any, ...], dict[str, Any]]]:
+        def hook(
+            module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]
+        ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+            probe = _CacheProbe(lambda keys, values: observe(name, keys, values))
+            return arguments, keywords | {"past_key_values": probe}
+
+        return hook
+
+    with ExitStack() as stack:
+        for name in document.map.kv_attention:
+            handle = document.module(name).register_forward_pre_hook(hook_of(name), with_kwargs=True)
+            stack.callback(handle.remove)
+        yield
+
+
+@torch.no_grad()
+def forward(document: DocumentModel, encoded: Encoded) -> None:
+    """One teacher-forced pass, for the sake of the hooks."""
+    try:
+        document.logits(encoded)
+    except _EnoughError:
+        return
