@@ -1,0 +1,175 @@
+"""From a budget to the best plan within it, checked in whole numbers before anybody sees it.
+
+Knows what a budget limits. Does not know where plans are stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, Context, Decimal
+from fractions import Fraction
+from math import floor, ulp
+
+from ocrquant.artifacts.assignment import BudgetKind
+from ocrquant.assign.knapsack import Item, Knapsack, Selection
+from ocrquant.assign.problem import Choice, Problem, Totals
+from ocrquant.errors import BudgetError
+from ocrquant.formats import Precision
+
+__all__ = ["Plan", "check_plan", "selected_plan", "size_knapsack", "solve"]
+
+Precisions = Mapping[str, Precision]
+
+_SHOWN_DIGITS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A format for every group.
+
+    Attributes:
+        precisions: Format by group, sorted by name.
+        totals: Its sums.
+        gap: Proven bound on how much better the best plan could be, in loss grid steps or, for ``max_kl``, in
+            bytes. 0 except in contrived cases, see `Selection.gap`.
+    """
+
+    precisions: dict[str, Precision]
+    totals: Totals
+    gap: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Budget:
+    """What one kind of budget limits and what is made small within it: names of fields of `Choice`."""
+
+    resource: str
+    objective: str
+
+
+_BUDGETS: Mapping[BudgetKind, _Budget] = {
+    "bits_per_weight": _Budget("bits", "loss"),
+    "weight_bytes": _Budget("weight_bytes", "loss"),
+    "max_kl": _Budget("loss", "weight_bytes"),
+}
+
+
+def solve(
+    problem: Problem, kind: BudgetKind, value: float, *, baselines: Mapping[str, Precisions] | None = None
+) -> Plan:
+    """The best plan within a budget.
+
+    ``bits_per_weight`` and ``weight_bytes``: the least sum of scores, and of equal ones the smallest plan.
+    ``max_kl``: the fewest bytes, and of equal ones the least sum. The same plan on any machine.
+
+    Bits are the nominal ones of `ocrquant.formats.FORMATS`: block scales are counted (nvfp4 is 4.5), scales
+    of a tensor or channel are not; bytes are exact and count them all.
+
+    Args:
+        problem: Groups and choices.
+        kind: What is limited.
+        value: The limit; 6.1 bits or bytes are 61/10 exactly, a KL is compared as a float.
+        baselines: Other plans by name; the plan is checked to be no worse than any of them that fits.
+
+    Raises:
+        BudgetError: No plan fits; the message states what can be reached.
+    """
+    budget = _BUDGETS[kind]
+    limit = _limit(problem, kind, value)
+    knapsack = _knapsack(problem, budget)
+    selection = knapsack.best(limit)
+    if selection is None:
+        raise _unreachable(problem, kind, value, knapsack)
+    plan = selected_plan(problem, selection)
+    check_plan(problem, plan, kind, limit, baselines or {})
+    return plan
+
+
+def size_knapsack(problem: Problem) -> Knapsack:
+    """The knapsack of loss against bytes, for many limits at once."""
+    return _knapsack(problem, _BUDGETS["weight_bytes"])
+
+
+def selected_plan(problem: Problem, selection: Selection) -> Plan:
+    """A selection by name."""
+    chosen = zip(problem.groups, selection.chosen, strict=True)
+    precisions = {group.name: group.choices[index].precision for group, index in chosen}
+    return Plan(precisions, problem.totals(precisions), selection.gap)
+
+
+def check_plan(
+    problem: Problem, plan: Plan, kind: BudgetKind, limit: int, baselines: Mapping[str, Precisions]
+) -> None:
+    """Checks that a plan fits and that no baseline that fits is better.
+
+    Args:
+        problem: Groups and choices.
+        plan: The plan.
+        kind: What is limited.
+        limit: The limit in whole units.
+        baselines: Other plans by name.
+
+    Raises:
+        AssertionError: It does not, or one is: the solver is wrong.
+    """
+    budget = _BUDGETS[kind]
+    totals = problem.totals(plan.precisions)
+    assert totals == plan.totals, "the sums are those of the plan"
+    spent, reached = getattr(totals, budget.resource), getattr(totals, budget.objective)
+    assert spent <= limit, f"the plan takes {spent} of {limit} units of {kind}"
+    for name, precisions in baselines.items():
+        other = problem.totals(precisions)
+        if getattr(other, budget.resource) <= limit:
+            least = getattr(other, budget.objective)
+            assert reached <= least, f"the plan is worse than {name}: {reached} > {least} {budget.objective}"
+
+
+def _knapsack(problem: Problem, budget: _Budget) -> Knapsack:
+    def item(choice: Choice) -> Item:
+        return getattr(choice, budget.objective), getattr(choice, budget.resource)
+
+    return Knapsack([[item(choice) for choice in group.choices] for group in problem.groups])
+
+
+def _unit(problem: Problem, kind: BudgetKind) -> Fraction:
+    """What a whole unit of the limited sum is worth in the budget's own unit."""
+    return {
+        "bits_per_weight": problem.bit / problem.num_weights,
+        "weight_bytes": Fraction(1),
+        "max_kl": problem.loss_step,
+    }[kind]
+
+
+def _limit(problem: Problem, kind: BudgetKind, value: float) -> int:
+    if kind == "max_kl":
+        # Sums are reported as floats: what is reported as `value` is within it.
+        return floor((Fraction(value) + Fraction(ulp(value)) / 2) / _unit(problem, kind))
+    # Through the shortest decimal: 6.1 means 61/10, not the float below it, which a plan of 6.1 would exceed.
+    return floor(Fraction(repr(value)) / _unit(problem, kind))
+
+
+def _unreachable(problem: Problem, kind: BudgetKind, value: float, knapsack: Knapsack) -> BudgetError:
+    unit = _unit(problem, kind)
+    expected = f"at least {_shown(knapsack.least_resource * unit)}"
+    if kind == "max_kl":
+        most = _shown(knapsack.most_resource * unit)
+        expected += f", which forced formats cost at best (the smallest plan has {most})"
+    return BudgetError(
+        f"assign.budget.{kind}",
+        expected=f"{expected}, over {len(problem.groups)} groups with what search leaves open to them",
+        given=_plain(value),
+        fix="raise the budget, or take groups out of search.keep_bf16 and search.force",
+    )
+
+
+def _shown(value: Fraction) -> str:
+    """A reachable limit in a few digits: rounded up, so that it is reachable too."""
+    if value.denominator == 1:
+        return str(value.numerator)
+    rounding = Context(prec=_SHOWN_DIGITS, rounding=ROUND_CEILING)
+    return _plain(float(rounding.divide(Decimal(value.numerator), Decimal(value.denominator))))
+
+
+def _plain(value: float) -> str:
+    return str(int(value)) if value == int(value) else repr(value)
