@@ -127,9 +127,9 @@ def _kinds(report: Report) -> str:
 
 
 def _quality(material: Material) -> str:
-    if material.pareto is None:
+    if material.pareto is None or material.assignment is None:
         return ""
-    drawn = pictures.quality_against_bits(material.pareto, material.report)
+    drawn = pictures.quality_against_bits(material.pareto, material.assignment, material.report)
     return section(
         "Quality against size",
         figure(to_svg(drawn, "quality", "Predicted loss and measured CER against bits per weight")),

@@ -52,17 +52,17 @@ class Material:
     timings: list[dict[str, Any]] = field(default_factory=list)
 
     @classmethod
-    def read(cls, folder: Path, *, with_timings: bool) -> Material:
-        """Reads a run folder; it may be in use.
+    def read(cls, folder: Path, report: Report, *, with_timings: bool) -> Material:
+        """Reads what belongs to a report from a run folder, which may be in use.
 
         Args:
             folder: The run folder.
+            report: The report.
             with_timings: Read ``timings.jsonl`` too.
 
         Raises:
-            ArtifactError: There is no report, a file is malformed, or an image is not the one of the report.
+            ArtifactError: A file is malformed, or an image is not the one of the report.
         """
-        report = Report.load(folder)
         return cls(
             report=report,
             images={name: _image(folder / name, record) for name, record in report.images.items()},

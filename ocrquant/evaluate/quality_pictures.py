@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MultipleLocator
 
-from ocrquant.artifacts import ArmReport, Interval, Pareto, Report
+from ocrquant.artifacts import ArmReport, Assignment, Interval, Pareto, Report
 from ocrquant.evaluate.theme import COLORS, GRID, INK, MUTED, SURFACE, new_figure, picture, quiet_axes
 from ocrquant.evaluate.words import ARM_NAMES, KIND_NAMES, number
 
@@ -64,7 +64,7 @@ def cer_differences(report: Report) -> Figure:
 
 
 @picture
-def quality_against_bits(pareto: Pareto, report: Report) -> Figure:
+def quality_against_bits(pareto: Pareto, assignment: Assignment, report: Report) -> Figure:
     """What each size costs: the predicted front with the arms on it, and the CER that was measured.
 
     Hollow marks are predictions, full ones measurements; both share the upper panel only where the score is a
@@ -72,6 +72,7 @@ def quality_against_bits(pareto: Pareto, report: Report) -> Figure:
 
     Args:
         pareto: The front and the uniform plans.
+        assignment: The plan, with what its scores predict.
         report: The result of an evaluation.
     """
     figure, (upper, lower) = new_figure(_WIDTH, 4.6, nrows=2, sharex=True, height_ratios=[1.25, 1])
@@ -81,9 +82,12 @@ def quality_against_bits(pareto: Pareto, report: Report) -> Figure:
     if front:
         xs, ys = zip(*front, strict=True)
         upper.plot(xs, ys, color=MUTED, linewidth=1.3, zorder=1)
-    for point in pareto.uniform:
-        if point.name in COLORS and point.predicted_loss > 0:
-            _point(upper, point.bits_per_weight, point.predicted_loss, point.name, is_measured=False)
+    predicted = [(point.name, point.bits_per_weight, point.predicted_loss) for point in pareto.uniform]
+    predicted.append(("plan", assignment.bits_per_weight, assignment.predicted_loss))
+    names = {str(arm.name) for arm in report.arms}
+    for name, size, loss in predicted:
+        if loss > 0 and name in names:
+            _point(upper, size, loss, name, is_measured=False)
     for arm in report.arms:
         if pareto.score == "kl" and arm.overall.mean_kl is not None and arm.overall.mean_kl > 0:
             _point(upper, arm.bits_per_weight, arm.overall.mean_kl, arm.name, is_measured=True)

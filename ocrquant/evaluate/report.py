@@ -7,7 +7,7 @@ alone.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,7 +42,7 @@ from ocrquant.evaluate.sizes import arm_size
 from ocrquant.formats import Precision
 from ocrquant.recipe.sections import EvaluateSection, GateSection
 
-__all__ = ["IMAGE_FOLDER", "NUM_WORST_PAGES", "RunFacts", "build_report", "write_report"]
+__all__ = ["IMAGE_FOLDER", "NUM_WORST_PAGES", "RunFacts", "build_report", "write_pages", "write_report"]
 
 NUM_WORST_PAGES = 5
 IMAGE_FOLDER = "report_pages"
@@ -83,7 +83,7 @@ def build_report(
     transcripts: Transcripts,
     *,
     arm_groups: Mapping[ArmName, Mapping[str, Precision]],
-    images: Mapping[str, str],
+    save_images: Callable[[Sequence[PageTranscripts]], Mapping[str, str]],
     evaluate: EvaluateSection,
     gate: GateSection | None,
     facts: RunFacts,
@@ -95,7 +95,8 @@ def build_report(
         run: The run folder with the artefacts of the stages before.
         transcripts: What each arm read; saved already.
         arm_groups: Precision by group in each uniform arm.
-        images: File of each worst page, by its id, relative to the run folder.
+        save_images: Writes the images of some pages into the run folder; gives their files, relative to it,
+            by the id of the page.
         evaluate: Section of the recipe.
         gate: Section of the recipe, if it has one.
         facts: What else is said of the run.
@@ -142,6 +143,7 @@ def build_report(
         pareto=pareto,
     )
     worst = scores.worst_pages("plan", NUM_WORST_PAGES)
+    images = save_images(worst)
     return Report(
         inputs=dict(inputs),
         model=facts.model,
@@ -175,7 +177,12 @@ def write_report(folder: Path | str, *, with_timings: bool = False) -> tuple[Pat
         OutputError: The folder is not writable.
     """
     folder = Path(folder)
-    material = Material.read(folder, with_timings=with_timings)
+    return write_pages(folder, Report.load(folder), with_timings=with_timings)
+
+
+def write_pages(folder: Path, report: Report, *, with_timings: bool = False) -> tuple[Path, Path]:
+    """The same for a report that is not saved yet."""
+    material = Material.read(folder, report, with_timings=with_timings)
     paths = folder / "report.md", folder / "report.html"
     for path, text in zip(paths, (render_markdown(material), render_html(material)), strict=True):
         write_bytes(path, text.encode())

@@ -141,7 +141,7 @@ def to_svg(figure: Figure, name: str, title: str) -> str:
     text = re.sub(r'<svg[^>]*?viewBox="([^"]*)"[^>]*>', head, text, count=1)
     text = re.sub(r'\bid="', f'id="{name}-', text)
     text = re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", text)
-    text = re.sub(r"(font: [^;\"]*?)'DejaVu Sans'[^;\"]*", r"\1var(--sans)", text)
+    text = re.sub(r"'DejaVu Sans'[^;\"]*", "var(--sans)", text)
     for color, property_name in _PROPERTIES.items():
         text = text.replace(color, f"var({property_name})")
     return re.sub(r"\n\s*", "\n", text).strip()

@@ -114,7 +114,7 @@ def assignment(scores: Sensitivity) -> Assignment:
     )
 
 
-def pareto(plan: Assignment) -> Pareto:
+def pareto() -> Pareto:
     def point(bits: float, loss: float, name: str = "") -> ParetoPoint:
         return ParetoPoint(
             name=name,
@@ -133,7 +133,6 @@ def pareto(plan: Assignment) -> Pareto:
             point(4.6, 0.3, "nvfp4"),
             point(8.0, 0.03, "fp8"),
             point(16.0, 0.0, "bf16"),
-            point(plan.bits_per_weight, plan.predicted_loss, "plan"),
         ],
     )
 
@@ -286,7 +285,7 @@ def fill(run: RunFolder, outputs: Transcripts) -> None:
     """Writes every artefact before the report into a run folder."""
     scores = sensitivity()
     plan = assignment(scores)
-    before = (statistics(), rounding(), scores, plan, pareto(plan), checkpoint(plan))
+    before = (statistics(), rounding(), scores, plan, pareto(), checkpoint(plan))
     for artifact in (*before, page_set(outputs), outputs):
         run.save(artifact)
 
@@ -307,18 +306,21 @@ def report_of(
     evaluate: EvaluateSection | None = None,
     has_fp8_cache: bool = False,
 ) -> Report:
-    """Fills a run folder, draws the images of the pages and makes the report."""
+    """Fills a run folder and makes the report, with drawn images."""
     fill(run, outputs)
-    images = {}
-    for index, page in enumerate(outputs.pages):
-        images[page.page] = f"{IMAGE_FOLDER}/{index}.png"
-        draw_page(run.path / images[page.page], page.truth)
+
+    def save_images(pages: list[PageTranscripts]) -> dict[str, str]:
+        images = {page.page: f"{IMAGE_FOLDER}/{index}.png" for index, page in enumerate(pages)}
+        for page in pages:
+            draw_page(run.path / images[page.page], page.truth)
+        return images
+
     arm_groups = {"bf16": {}, "fp8": uniform(Precision.FP8), "nvfp4": uniform(Precision.NVFP4)}
     return build_report(
         run,
         outputs,
         arm_groups={name: arm_groups[name] for name in outputs.arm_names if name != "plan"},
-        images=images,
+        save_images=save_images,
         evaluate=evaluate or EvaluateSection(num_bootstrap_samples=400),
         gate=gate,
         facts=RunFacts(
