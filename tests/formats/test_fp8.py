@@ -63,6 +63,11 @@ def test_saturation(value, byte):
     assert codes([value]) == [byte]
 
 
+@pytest.mark.usefixtures("conversion_without_saturation")
+def test_saturation_does_not_rest_on_the_conversion():
+    assert codes([1e30, -torch.inf, 500.0]) == [0x7E, 0xFE, 0x7E]
+
+
 def test_nan_stays_nan():
     assert codes([torch.nan])[0] & 0x7F == 0x7F
     assert fp8.quantize_dequantize(torch.tensor([torch.nan]), ONE).isnan().all()
@@ -161,6 +166,8 @@ def test_non_contiguous_input_and_no_change_to_it():
             fp8.encode(view, scale).view(torch.uint8), fp8.encode(solid, scale).view(torch.uint8)
         )
         assert torch.equal(fp8.quantize_dequantize(view, scale), fp8.quantize_dequantize(solid, scale))
+        assert fp8.encode(view, scale).is_contiguous()
+        assert fp8.quantize_dequantize(view, scale).is_contiguous()
         assert torch.equal(view, before)
 
 

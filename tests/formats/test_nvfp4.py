@@ -58,7 +58,8 @@ def test_beside_the_ties():
 
 def test_signed_zero_nan_infinity_and_saturation():
     assert unit_codes(-0.0, 0.0, -0.25, -0.1) == [8, 0, 8, 8]
-    assert unit_codes(6.1, 7.0, 1e38, torch.inf, -torch.inf, -8.0) == [7, 7, 7, 7, 15, 15]
+    assert unit_codes(6.1, 7.0, 8.0, 9.9, 16.0, 31.0, 1e3, 1e7, 1e38, torch.inf) == [7] * 10
+    assert unit_codes(-6.1, -8.0, -16.0, -100.0, -torch.inf) == [15] * 5
     assert unit_codes(torch.nan, -torch.nan) == [7, 7]
 
 
@@ -202,13 +203,14 @@ def test_simulation_equals_encode_then_decode(shape, dtype):
 
 def test_non_contiguous_input_and_no_change_to_it():
     x, scale = random_weight(64, 96), 100 * ONE
-    for view in (x.T, x[::3, 16:64], x[:, ::2], x[:1].expand(4, 96)):
+    for view in (x.T, x[::3, 16:64], x[:, ::2], x[:, :16], x[:16].T, x[:1].expand(4, 96)):
         before, solid = view.clone(), view.contiguous()
         stored = nvfp4.block_decode_scale(view, scale)
         assert bits(stored) == bits(nvfp4.block_decode_scale(solid, scale))
         assert torch.equal(nvfp4.encode(view, stored, scale), nvfp4.encode(solid, stored, scale))
         for simulate in (nvfp4.quantize_dequantize, nvfp4.quantize_dequantize_activation):
             assert torch.equal(simulate(view, scale), simulate(solid, scale))
+            assert simulate(view, scale).is_contiguous()
         assert torch.equal(view, before)
 
 

@@ -79,6 +79,13 @@ def test_block_scale_by_hand():
     assert nvfp4.block_decode_scale(x, 256 * ONE).view(torch.uint8)[1].tolist() == [0x7E, 0x28, 0x01]
 
 
+@pytest.mark.usefixtures("conversion_without_saturation")
+def test_saturation_does_not_rest_on_the_conversion():
+    x = torch.full((1, 16), 1e9)
+    assert nvfp4.block_decode_scale(x, ONE).view(torch.uint8).tolist() == [[0x7E]]
+    assert nvfp4.quantize_dequantize_activation(x, ONE)[0, 0].item() == 2688.0
+
+
 def test_block_scale_of_a_nan_is_nan():
     x = torch.ones(1, 32)
     x[0, 20] = torch.nan

@@ -1,5 +1,8 @@
 """The table of precisions against numbers worked out by hand."""
 
+import subprocess
+import sys
+
 import pytest
 
 from ocrquant.errors import ShapeError
@@ -42,3 +45,9 @@ def test_width_that_does_not_fit_is_refused(width):
 def test_width_that_fits():
     assert FORMATS[Precision.NVFP4].fits(48)
     assert FORMATS[Precision.FP8].fits(31)
+
+
+def test_the_table_needs_no_torch():
+    code = "import sys, ocrquant.formats, ocrquant.metrics.text; print('torch' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout == "False\n"

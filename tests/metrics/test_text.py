@@ -160,6 +160,6 @@ def test_loop_thresholds():
 
 
 def test_loop_search_is_quick_on_a_long_loop():
-    start = time.perf_counter()
+    start = time.process_time()
     assert repetition_loop("ab" * 50_000 + "c" + "0123456789abcdef" * 6_000).period == 16
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
