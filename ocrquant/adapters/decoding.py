@@ -1,7 +1,8 @@
 """Greedy decoding of a batch, without the rows that are finished.
 
-Knows the cache of Hugging Face models and when to stop; knows no pages and no text. A row that ends leaves the batch
-with its keys, values and recurrent states, so that one row in a loop does not hold the others' work.
+Knows the cache of Hugging Face models and when to stop; knows no pages and no text. A row that ends leaves
+the batch with its keys, values and recurrent states, so that one row in a loop does not hold the others'
+work.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Generated:
 
 
 def is_loop(ids: Sequence[int]) -> bool:
-    """Whether the last 96 tokens are one phrase of at most 32 tokens over and over, so at least three times."""
+    """Whether the last 96 tokens are one phrase of at most 32 tokens over and over."""
     tail = list(ids[-LOOP_TOKENS:])
     if len(tail) < LOOP_TOKENS:
         return False
@@ -59,7 +60,9 @@ class _Rows:
         padded = not bool(encoded.valid.all())
         room = torch.ones(len(self.index), max_steps, dtype=torch.bool, device=encoded.valid.device)
         self.mask = torch.cat([encoded.valid, room], dim=1)[:, None, None, :] if padded else None
-        output = model(**encoded.forward_inputs(), past_key_values=self.cache, use_cache=True, logits_to_keep=1)
+        output = model(
+            **encoded.forward_inputs(), past_key_values=self.cache, use_cache=True, logits_to_keep=1
+        )
         self.tokens = self._choose(output.logits)
 
     @staticmethod
@@ -129,5 +132,6 @@ def greedy(
             rows.keep(torch.tensor(running, device=rows.index.device))
         rows.step()
     return [
-        Generated(ids[:-1] if done else ids, len(ids), done) for ids, done in zip(answers, finished, strict=True)
+        Generated(ids[:-1] if done else ids, len(ids), done)
+        for ids, done in zip(answers, finished, strict=True)
     ]

@@ -14,7 +14,9 @@ __all__ = ["resolve_device"]
 
 
 def resolve_device(requested: str | None = None) -> torch.device:
-    """The device of a name: ``cpu``, ``cuda``, ``cuda:N``, or ``auto`` for CUDA where there is one, else the CPU.
+    """The device of a name: ``cpu``, ``cuda``, ``cuda:N``, or ``auto``.
+
+    ``auto`` is CUDA where there is one, else the CPU.
 
     Args:
         requested: What the command line or the recipe says; None takes ``OCRQUANT_DEVICE``, else ``auto``.
@@ -28,7 +30,9 @@ def resolve_device(requested: str | None = None) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     kind, _, index = name.partition(":")
     if name != "cpu" and (kind != "cuda" or (index != "" and not index.isdecimal())):
-        raise DeviceError("device", expected="auto, cpu, cuda or cuda:N", given=repr(name), fix="correct the name")
+        raise DeviceError(
+            "device", expected="auto, cpu, cuda or cuda:N", given=repr(name), fix="correct the name"
+        )
     count = torch.cuda.device_count() if kind == "cuda" and torch.cuda.is_available() else 0
     if kind == "cuda" and int(index or 0) >= count:
         raise DeviceError(

@@ -1,6 +1,7 @@
 """From pages to the tensors of a forward pass, with masks that say what each position is.
 
-Knows the layout of a sequence (prompt, one image, prompt, answer, end), M-RoPE positions and padding. Knows no weights.
+Knows the layout of a sequence (prompt, one image, prompt, answer, end), M-RoPE positions and padding. Knows
+no weights.
 """
 
 from __future__ import annotations
@@ -55,11 +56,13 @@ class Encoded:
         position_ids: int64 [3, B, T], M-RoPE positions in time, height and width; 0 at padding.
         valid: bool [B, T], false at padding.
         image_mask: bool [B, T], tokens that stand for the image.
-        answer_mask: bool [B, T], positions whose prediction of the *next* token is judged: the last token of the
-            prompt and all of the answer; the end token is predicted but predicts nothing.
+        answer_mask: bool [B, T], positions whose prediction of the *next* token is judged: the last token of
+            the prompt and all of the answer; the end token is predicted but predicts nothing.
         pixel_values: [N, C], patches of all images in the dtype of the model.
         image_grid_thw: int64 [B, 3], patches along time, height and width of each image.
         padding_side: ``right`` for teacher forcing, ``left`` for generation.
+        inputs_embeds: [B, T, hidden], input of the decoder with the image features in place; None until
+            `DocumentModel.embed` has computed them.
     """
 
     input_ids: Tensor
@@ -70,20 +73,25 @@ class Encoded:
     pixel_values: Tensor
     image_grid_thw: Tensor
     padding_side: Literal["left", "right"]
+    inputs_embeds: Tensor | None = None
 
     def forward_inputs(self) -> dict[str, Tensor]:
         """Keyword arguments for the forward pass of the Hugging Face model.
 
-        Padding on the right needs no attention mask: the decoder is causal, so that it reaches no real position.
-        Padding on the left does, also for the recurrent layers, whose state must still be zero at the first token.
+        Padding on the right needs no attention mask: the decoder is causal, so that it reaches no real
+        position. Padding on the left does, also for the recurrent layers, whose state must still be zero at
+        the first token.
         """
-        inputs = {
-            "input_ids": self.input_ids,
-            "position_ids": self.position_ids,
-            "mm_token_type_ids": self.image_mask.int(),
-            "pixel_values": self.pixel_values,
-            "image_grid_thw": self.image_grid_thw,
-        }
+        if self.inputs_embeds is not None:
+            inputs = {"inputs_embeds": self.inputs_embeds}
+        else:
+            inputs = {
+                "input_ids": self.input_ids,
+                "mm_token_type_ids": self.image_mask.int(),
+                "pixel_values": self.pixel_values,
+                "image_grid_thw": self.image_grid_thw,
+            }
+        inputs["position_ids"] = self.position_ids
         if self.padding_side == "left" and not bool(self.valid.all()):
             inputs["attention_mask"] = self.valid.long()
         return inputs
@@ -101,13 +109,16 @@ class Encoded:
 
     def to(self, device: torch.device) -> Encoded:
         """The same batch on another device."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        return Encoded(**{k: v.to(device) if isinstance(v, Tensor) else v for k, v in values.items()})
+        moved: dict[str, Any] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            moved[field.name] = value.to(device) if isinstance(value, Tensor) else value
+        return Encoded(**moved)
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One sequence before padding: tokens before the image, its grid of merged tokens, after it, the answer."""
+    """One sequence before padding: tokens before the image, its grid, tokens after it, the answer."""
 
     before: Sequence[int]
     grid: tuple[int, int]
@@ -123,7 +134,7 @@ class _Row:
         return self.answer_start + len(self.answer)
 
     def positions(self) -> np.ndarray:
-        """int64 [3, length]: text counts up in all three, an image spreads over a grid from its first position."""
+        """int64 [3, length]: text counts up in all three, an image spreads over a grid."""
         (rows, columns), start = self.grid, len(self.before)
         count = rows * columns
         positions = np.empty((3, self.length), dtype=np.int64)
@@ -169,11 +180,15 @@ class PageEncoder:
         self.prompt_ids = {kind: self._prompt_ids(prompt) for kind, prompt in prompts.items()}
 
     def _prompt_ids(self, prompt: str) -> tuple[list[int], list[int]]:
-        """Tokens before and after the image of a prompt in the chat template, up to where the answer begins."""
+        """Tokens before and after the image of a prompt in the chat template, up to the answer."""
         content = [{"type": "image"}, {"type": "text", "text": prompt}]
-        # A template of a thinking model then closes the thought before the answer; others ignore the argument.
+        # A template of a thinking model then closes the thought before the answer; others ignore the
+        # argument.
         text = self.tokenizer.apply_chat_template(
-            [{"role": "user", "content": content}], add_generation_prompt=True, tokenize=False, enable_thinking=False
+            [{"role": "user", "content": content}],
+            add_generation_prompt=True,
+            tokenize=False,
+            enable_thinking=False,
         )
         ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         if ids.count(self.image_token_id) != 1:
@@ -256,5 +271,13 @@ class PageEncoder:
             valid[i, inside] = True
             image[i, first + len(row.before) : first + len(row.before) + count] = True
             answer[i, first + row.answer_start - 1 : first + row.length - 1] = bool(row.answer)
-        tensors = [torch.from_numpy(array) for array in (ids, positions, valid, image, answer)]
-        return Encoded(*tensors, pixels, grid, padding_side)
+        return Encoded(
+            input_ids=torch.from_numpy(ids),
+            position_ids=torch.from_numpy(positions),
+            valid=torch.from_numpy(valid),
+            image_mask=torch.from_numpy(image),
+            answer_mask=torch.from_numpy(answer),
+            pixel_values=pixels,
+            image_grid_thw=grid,
+            padding_side=padding_side,
+        )

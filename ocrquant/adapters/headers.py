@@ -60,12 +60,17 @@ def _check_quantization(folder: Path, config: Mapping[str, Any]) -> None:
     found += ["hf_quant_config.json"] if (folder / "hf_quant_config.json").exists() else []
     if found:
         raise AlreadyQuantizedError(
-            folder, expected="a model in bf16", given=f"a quantized one ({found[0]})", fix="take the original model"
+            folder,
+            expected="a model in bf16",
+            given=f"a quantized one ({found[0]})",
+            fix="take the original model",
         )
 
 
 def _check_dtypes(folder: Path, model_map: ModelMap) -> None:
-    for linear in (linear for group in (*model_map.groups, *model_map.kept_groups) for linear in group.linears):
+    for linear in (
+        linear for group in (*model_map.groups, *model_map.kept_groups) for linear in group.linears
+    ):
         dtype = model_map.tensors[f"{linear.name}.weight"].dtype
         if dtype not in FLOAT_DTYPES:
             raise AlreadyQuantizedError(
@@ -104,7 +109,10 @@ def _check_processing(folder: Path) -> None:
     for names in PROCESSING_FILES:
         if not any((folder / name).is_file() for name in names):
             raise ModelError(
-                folder, expected=" or ".join(names), given="neither", fix="copy tokenizer and image processor there"
+                folder,
+                expected=" or ".join(names),
+                given="neither",
+                fix="copy tokenizer and image processor there",
             )
 
 
@@ -116,7 +124,8 @@ def read_model_map(path: str | Path, allow_remote_code: bool = False) -> ModelMa
         allow_remote_code: Accept a folder whose configuration names Python files to run.
 
     Raises:
-        ModelError: Unsupported architecture, missing or damaged files, weights that are not safetensors, remote code.
+        ModelError: Unsupported architecture, missing or damaged files, weights that are not safetensors,
+            remote code.
         AlreadyQuantizedError: The weights are quantized.
     """
     folder = model_folder(path)

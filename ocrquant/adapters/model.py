@@ -1,12 +1,13 @@
 """A loaded document model: encode pages, teacher-forced logits, transcription.
 
-Knows how to load a Hugging Face folder and reach its modules by the names of its `ModelMap`. Knows no quantization.
+Knows how to load a Hugging Face folder and reach its modules by the names of its `ModelMap`. Knows no
+quantization.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -19,10 +20,19 @@ from ocrquant.adapters.devices import resolve_device
 from ocrquant.adapters.encoding import Encoded, PageEncoder, PageInput
 from ocrquant.adapters.headers import model_folder, read_model_map
 from ocrquant.adapters.prompts import prompts_for
+from ocrquant.adapters.qwen3_5_modules import use_lean_modules
 from ocrquant.adapters.structure import ModelMap
 from ocrquant.errors import ModelError
 
-__all__ = ["DocumentModel", "Encoded", "PageInput", "Transcript", "load_model", "open_model", "resolve_device"]
+__all__ = [
+    "DocumentModel",
+    "Encoded",
+    "PageInput",
+    "Transcript",
+    "load_model",
+    "open_model",
+    "resolve_device",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +80,8 @@ class DocumentModel:
     @property
     def dtype(self) -> torch.dtype:
         """Of the weights."""
-        return self.model.dtype
+        dtype: torch.dtype = self.model.dtype
+        return dtype
 
     def module(self, name: str) -> nn.Module:
         """The module of a name in `map`.
@@ -79,10 +90,11 @@ class DocumentModel:
             ModelError: The loaded model has no such module.
         """
         try:
-            return self.model.get_submodule(name)
+            module: nn.Module = self.model.get_submodule(name)
         except AttributeError as error:
             fix = "update transformers, or report the model"
             raise ModelError(name, expected="a module of the model", given="none", fix=fix) from error
+        return module
 
     def linear(self, name: str) -> nn.Linear:
         """The linear layer of a name in `map`.
@@ -92,7 +104,9 @@ class DocumentModel:
         """
         module = self.module(name)
         if not isinstance(module, nn.Linear):
-            raise ModelError(name, expected="a Linear", given=type(module).__name__, fix="restore the module first")
+            raise ModelError(
+                name, expected="a Linear", given=type(module).__name__, fix="restore the module first"
+            )
         return module
 
     def encode(self, pages: Sequence[PageInput]) -> Encoded:
@@ -112,15 +126,31 @@ class DocumentModel:
         asked = [PageInput(page.image, page.kind, None, page.id) for page in pages]
         return self.encoder.encode(asked, padding_side="left").to(self.device)
 
+    @torch.no_grad()
+    def embed(self, encoded: Encoded) -> Encoded:
+        """The batch with the input of the decoder worked out, for passes that differ only behind it.
+
+        The vision encoder stays as it is whatever the decoder's precision, so that scores over many plans
+        need it once. `logits` of the result are the same bits.
+        """
+        embeds = self.model.get_input_embeddings()(encoded.input_ids)
+        features = self.model.get_image_features(encoded.pixel_values, encoded.image_grid_thw).pooler_output
+        image = torch.cat(list(features)).to(embeds.dtype)
+        return replace(encoded, inputs_embeds=embeds.masked_scatter(encoded.image_mask.unsqueeze(-1), image))
+
     def logits(self, encoded: Encoded) -> Tensor:
-        """Logits [B, T, vocabulary] in the dtype of the model; records gradients where the caller has them on."""
-        return self.model(**encoded.forward_inputs(), use_cache=False).logits  # type: ignore[no-any-return]
+        """Logits [B, T, vocabulary] in the dtype of the model.
+
+        Gradients are recorded as the caller's torch settings say; the parameters themselves ask for none.
+        """
+        logits: Tensor = self.model(**encoded.forward_inputs(), use_cache=False).logits
+        return logits
 
     def plan_batches(self, pages: Sequence[PageInput], batch_size: int) -> list[list[int]]:
         """Indices of `pages` in batches of similar length, shortest first.
 
-        A batch is fixed by all pages, not by those still to do: a stage that goes on after a kill and skips whole
-        batches gets the same numbers.
+        A batch is fixed by all pages, not by those still to do: a stage that goes on after a kill and skips
+        whole batches gets the same numbers.
         """
         lengths = [self.encoder.num_prompt_tokens(page) for page in pages]
         order = sorted(range(len(pages)), key=lambda i: (lengths[i], i))
@@ -188,7 +218,9 @@ def open_model(
         image_processor = Qwen2VLImageProcessorPil.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError) as error:
         fix = "copy tokenizer and image processor there"
-        raise ModelError(folder, expected="a tokenizer and an image processor", given=error, fix=fix) from error
+        raise ModelError(
+            folder, expected="a tokenizer and an image processor", given=error, fix=fix
+        ) from error
     if not tokenizer.chat_template:
         fix = "copy chat_template.jinja there"
         raise ModelError(folder, expected="a chat template", given="none", fix=fix)
@@ -203,6 +235,7 @@ def open_model(
         max_positions=model_map.max_positions,
         dtype=model.dtype,
     )
+    use_lean_modules(model)
     return DocumentModel(
         model.eval().requires_grad_(False), tokenizer, image_processor, model_map, folder, encoder, stop_ids
     )

@@ -44,5 +44,7 @@ def prompts_for(vocabulary: Container[str], overrides: Mapping[str, str] | None 
     for kind, prompt in (overrides or {}).items():
         if kind not in KINDS or not prompt.strip():
             expected = f"a text for one of {', '.join(KINDS)}"
-            raise RecipeError("model.prompts", expected=expected, given=f"{kind}: {prompt!r}", fix="correct the recipe")
+            raise RecipeError(
+                "model.prompts", expected=expected, given=f"{kind}: {prompt!r}", fix="correct the recipe"
+            )
     return {**default, **(overrides or {})}

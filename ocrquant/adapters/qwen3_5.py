@@ -1,9 +1,9 @@
 """The structure of Qwen3.5 vision-language models (`Qwen3_5ForConditionalGeneration`).
 
-Knows from the configuration which modules exist, how wide they are and who reads what; the headers only confirm it.
-Three of four decoder layers are Gated DeltaNet (arXiv 2412.06464), the others full attention whose `q_proj` also holds
-the output gate. Follows `transformers.models.qwen3_5`; the groups follow the fused products of vLLM's `qwen3_5.py`
-(`qkv_proj`, `gate_up_proj`, `in_proj_qkvz`, `in_proj_ba`).
+Knows from the configuration which modules exist, how wide they are and who reads what; the headers only
+confirm it. Three of four decoder layers are Gated DeltaNet (arXiv 2412.06464), the others full attention
+whose `q_proj` also holds the output gate. Follows `transformers.models.qwen3_5`; the groups follow the fused
+products of vLLM's `qwen3_5.py` (`qkv_proj`, `gate_up_proj`, `in_proj_qkvz`, `in_proj_ba`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ MTP = "mtp"
 HEAD = "lm_head"
 EMBEDDING = f"{TEXT}.embed_tokens"
 
-GDN_BA_REASON = "decay and write strength of the recurrence: an error stays in the state for the rest of the page"
+GDN_BA_REASON = (
+    "decay and write strength of the recurrence: an error stays in the state for the rest of the page"
+)
 TIED_REASON = "shares the weight of the embedding"
 
 # Layer type -> (group, members in fused order, searchable); the norm before each group is that of its part.
@@ -41,6 +43,17 @@ MIXERS: dict[str, tuple[tuple[str, tuple[str, ...], bool], ...]] = {
     ),
 }
 MLP = (("mlp.gate_up", ("mlp.gate_proj", "mlp.up_proj"), True), ("mlp.down", ("mlp.down_proj",), True))
+# What else a decoder layer of each type holds.
+OTHER_MEMBERS: dict[str, tuple[str, ...]] = {
+    "linear_attention": (
+        "linear_attn.A_log",
+        "linear_attn.dt_bias",
+        "linear_attn.conv1d.weight",
+        "linear_attn.norm.weight",
+    ),
+    "full_attention": ("self_attn.q_norm.weight", "self_attn.k_norm.weight"),
+}
+NORMS = ("input_layernorm.weight", "post_attention_layernorm.weight")
 READS_INPUT_NORM = frozenset({"gdn.qkvz", "gdn.ba", "attention.qkv"})
 READS_POST_NORM = frozenset({"mlp.gate_up"})
 
@@ -77,7 +90,8 @@ def _layer_types(text: Mapping[str, Any]) -> list[str]:
         return [str(kind) for kind in text["layer_types"]]
     every = int(text.get("full_attention_interval", 4))
     return [
-        "full_attention" if (i + 1) % every == 0 else "linear_attention" for i in range(text["num_hidden_layers"])
+        "full_attention" if (i + 1) % every == 0 else "linear_attention"
+        for i in range(text["num_hidden_layers"])
     ]
 
 
@@ -109,7 +123,9 @@ class _Builder:
         self.seen |= {f"{name}.weight", f"{name}.bias"}
         return LinearInfo(name, columns, rows, has_bias, kind, block)
 
-    def group(self, prefix: str, kind: str, members: tuple[str, ...], block: int, searchable: bool) -> list[str]:
+    def group(
+        self, prefix: str, kind: str, members: tuple[str, ...], block: int, searchable: bool
+    ) -> list[str]:
         """Adds the group of the members that exist; returns their names."""
         found = [self.linear(f"{prefix}.{member}", member, kind, block) for member in members]
         linears = tuple(linear for linear in found if linear is not None)
@@ -121,6 +137,7 @@ class _Builder:
     def layer(self, block: int, layer_type: str) -> None:
         """Adds the groups and folds of a decoder layer."""
         prefix = f"{TEXT}.layers.{block}"
+        self.seen |= {f"{prefix}.{name}" for name in (*NORMS, *OTHER_MEMBERS[layer_type])}
         readers: dict[str, list[str]] = {"input_layernorm": [], "post_attention_layernorm": []}
         for kind, members, searchable in (*MIXERS[layer_type], *MLP):
             names = self.group(prefix, kind, members, block, searchable)
@@ -128,17 +145,20 @@ class _Builder:
                 readers["input_layernorm"] += names
             elif kind in READS_POST_NORM:
                 readers["post_attention_layernorm"] += names
-        for norm, names in readers.items():
+        # An unknown tensor may read a norm, which then may not change.
+        is_known = all(name in self.seen for name in self.tensors if name.startswith(f"{prefix}."))
+        for norm, names in readers.items() if is_known else ():
             self.fold(f"{prefix}.{norm}", names)
 
     def fold(self, norm: str, readers: list[str]) -> None:
-        """Adds a norm with its readers."""
+        """Adds a norm that exists with its readers."""
         if f"{norm}.weight" in self.tensors and readers:
             self.folds.append(NormFold(norm, tuple(readers), offset=True))
 
     def head(self, tied: bool) -> dict[str, str]:
         """Adds lm_head and the final norm; returns what is kept and why."""
         if tied:
+            self.seen.add(f"{HEAD}.weight")
             return {HEAD: TIED_REASON}
         linear = self.linear(HEAD, HEAD, HEAD, None)
         if linear is None:
@@ -149,7 +169,9 @@ class _Builder:
                 fix="take config and weights of the same model",
             )
         self.groups.append(Group(HEAD, HEAD, None, (linear,)))
-        self.fold(f"{TEXT}.norm", [HEAD])
+        # Multi-token-prediction heads read the final norm as well.
+        if not any(name.startswith(f"{MTP}.") for name in self.tensors):
+            self.fold(f"{TEXT}.norm", [HEAD])
         return {}
 
 
@@ -157,10 +179,6 @@ def _vision_linears(vision: Mapping[str, Any], tensors: Mapping[str, TensorInfo]
     blocks = [f"{VISION}.blocks.{i}.{name}" for i in range(vision["depth"]) for name in VISION_BLOCK_LINEARS]
     names = [*blocks, *(f"{VISION}.{name}" for name in VISION_MERGER_LINEARS)]
     return tuple(name for name in names if f"{name}.weight" in tensors)
-
-
-def _is_known(name: str) -> bool:
-    return name.startswith((f"{TEXT}.", f"{VISION}.", f"{HEAD}."))
 
 
 def build_map(config: Mapping[str, Any], tensors: Mapping[str, TensorInfo]) -> ModelMap:
@@ -175,8 +193,18 @@ def build_map(config: Mapping[str, Any], tensors: Mapping[str, TensorInfo]) -> M
     """
     text, vision = config["text_config"], config["vision_config"]
     types = _layer_types(text)
-    tied = bool(text.get("tie_word_embeddings", config.get("tie_word_embeddings", False)))
+    if unknown := sorted(set(types) - set(MIXERS)):
+        raise ModelError(
+            "text_config.layer_types in config.json",
+            expected=" or ".join(MIXERS),
+            given=unknown[0],
+            fix="take another model: this kind of layer is not supported",
+        )
+    # transformers reads the outer key, vLLM that of the text side: either one makes the weight shared
+    # somewhere.
+    tied = bool(text.get("tie_word_embeddings") or config.get("tie_word_embeddings"))
     builder = _Builder(tensors, _widths(text))
+    builder.seen |= {f"{EMBEDDING}.weight", f"{TEXT}.norm.weight"}
     for block, layer_type in enumerate(types):
         builder.layer(block, layer_type)
     kept = {linear.name: GDN_BA_REASON for group in builder.kept_groups for linear in group.linears}
@@ -197,7 +225,11 @@ def build_map(config: Mapping[str, Any], tensors: Mapping[str, TensorInfo]) -> M
         ),
         tied_head=tied,
         mtp=tuple(name for name in tensors if name.startswith(f"{MTP}.")),
-        other=tuple(name for name in tensors if not _is_known(name) and not name.startswith(f"{MTP}.")),
+        other=tuple(
+            name
+            for name in tensors
+            if name not in builder.seen and not name.startswith((f"{VISION}.", f"{MTP}."))
+        ),
         max_positions=int(text["max_position_embeddings"]),
         tensors=tensors,
     )

@@ -36,7 +36,9 @@ def read_json(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ModelError(path, expected="a JSON object", given=error, fix="fetch the file again") from error
     if not isinstance(value, dict):
-        raise ModelError(path, expected="a JSON object", given=type(value).__name__, fix="fetch the file again")
+        raise ModelError(
+            path, expected="a JSON object", given=type(value).__name__, fix="fetch the file again"
+        )
     return value
 
 
@@ -50,7 +52,9 @@ def _read_header(path: Path) -> dict[str, Any]:
         if not 2 <= length <= min(MAX_HEADER_BYTES, size - 8):
             raise ValueError(f"a header of {length} bytes in a file of {size}")
         header = json.loads(file.read(length))
-    end = max((entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"), default=0)
+    end = max(
+        (entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"), default=0
+    )
     if size != 8 + length + end:
         raise ValueError(f"{size} bytes where the header describes {8 + length + end}")
     header.pop("__metadata__", None)
@@ -73,17 +77,23 @@ def _file_tensors(path: Path) -> dict[str, TensorInfo]:
         fix = "fetch the missing shard"
         raise ModelError(path.parent, expected=path.name, given="no such file", fix=fix) from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        raise ModelError(path, expected="a complete safetensors file", given=error, fix="fetch it again") from error
+        raise ModelError(
+            path, expected="a complete safetensors file", given=error, fix="fetch it again"
+        ) from error
 
 
 def _sharded_tensors(folder: Path) -> dict[str, TensorInfo]:
     where = read_json(folder / INDEX_FILE).get("weight_map")
     if not isinstance(where, dict) or not where:
-        raise ModelError(folder / INDEX_FILE, expected="a weight_map", given=repr(where), fix="fetch the index again")
+        raise ModelError(
+            folder / INDEX_FILE, expected="a weight_map", given=repr(where), fix="fetch the index again"
+        )
     found: dict[str, TensorInfo] = {}
     for shard in sorted({str(name) for name in where.values()}):
         if Path(shard).name != shard:
-            raise ModelError(folder / INDEX_FILE, expected="shards beside the index", given=shard, fix="move them")
+            raise ModelError(
+                folder / INDEX_FILE, expected="shards beside the index", given=shard, fix="move them"
+            )
         for name, tensor in _file_tensors(folder / shard).items():
             if where.get(name) != shard:
                 raise _mismatch(folder, f"{name} in {where.get(name, 'no shard')}", f"it in {shard}")
@@ -102,7 +112,8 @@ def folder_tensors(folder: Path) -> dict[str, TensorInfo]:
     """Name -> description of every tensor that loading the folder would read, sorted by name.
 
     Raises:
-        ModelError: No safetensors weights, a missing or truncated shard, an index that disagrees with its shards.
+        ModelError: No safetensors weights, a missing or truncated shard, an index that disagrees with its
+            shards.
     """
     if (folder / SINGLE_FILE).is_file():
         found = _file_tensors(folder / SINGLE_FILE)

@@ -1,6 +1,7 @@
 """What a document model is made of, in the names of its checkpoint.
 
-Knows linears, the groups that share a precision, norms and what reads them. Knows no tensor data, no recipe and no
+Knows linears, the groups that share a precision, norms and what reads them. Knows no tensor data, no recipe
+and no
 architecture: those modules fill these records in.
 """
 
@@ -113,7 +114,8 @@ class Group:
 class NormFold:
     """A norm and everything that reads its output, for moving scale between channels.
 
-    Dividing the norm's multiplier by s and multiplying column j of every reader by s[j] leaves the model unchanged.
+    Dividing the norm's multiplier by s and multiplying column j of every reader by s[j] leaves the model
+    unchanged.
 
     Attributes:
         norm: Module path of the norm.

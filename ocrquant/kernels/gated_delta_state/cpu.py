@@ -26,17 +26,16 @@ def supported(device: torch.device, dtype: torch.dtype, key_dim: int, value_dim:
     )
 
 
-def gated_delta_state(
-    mixed: Tensor, log_gate: Tensor, beta: Tensor, state: Tensor, key_heads: int
-) -> Tensor:
+def gated_delta_state(mixed: Tensor, log_gate: Tensor, beta: Tensor, state: Tensor, key_heads: int) -> Tensor:
     """See `gated_delta_state_reference`; `state` must be contiguous, since it is changed in place."""
-    assert state.is_contiguous() and state.dtype == torch.float32, "the state is fp32 and contiguous"
+    assert state.is_contiguous(), "the state is changed in place"
+    assert state.dtype == log_gate.dtype == torch.float32
     batch, length, _ = mixed.shape
     heads, key_dim, value_dim = state.shape[1:]
     if not supported(mixed.device, mixed.dtype, key_dim, value_dim):
         return gated_delta_state_reference(mixed, log_gate, beta, state, key_heads)
     mixed, log_gate, beta = mixed.contiguous(), log_gate.contiguous(), beta.float().contiguous()
-    assert log_gate.dtype == torch.float32 and log_gate.shape == beta.shape == (batch, length, heads)
+    assert log_gate.shape == beta.shape == (batch, length, heads)
     assert mixed.shape[-1] == (2 * key_heads + heads) * key_dim
     out = torch.empty(batch, length, heads, value_dim, dtype=mixed.dtype)
     sizes = [ctypes.c_int64(value) for value in (batch, length, key_heads, heads, key_dim)]
