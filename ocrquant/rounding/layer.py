@@ -17,7 +17,7 @@ from torch import Tensor
 from ocrquant.formats import Precision, nvfp4
 from ocrquant.formats.weights import QuantizedWeight
 from ocrquant.rounding.gptq import compensated, inverse_factor
-from ocrquant.rounding.objective import Rows, output_error, quantize_input
+from ocrquant.rounding.objective import Judge, Rows
 from ocrquant.rounding.scales import WeightScales, nearest_scales, searched_scales, stored
 from ocrquant.rounding.smoothing import candidates, column_magnitude, fold_norm
 
@@ -225,19 +225,6 @@ def _scaled(weights: Sequence[Tensor], smoothing: Tensor) -> list[Tensor]:
     return [weight * smoothing for weight in weights]
 
 
-class _Judge:
-    """Output error of candidates for one group in one format."""
-
-    def __init__(self, weights: Sequence[Tensor], precision: Precision, rows: Rows, scale: Tensor) -> None:
-        self._weights, self._rows = weights, rows
-        self._quantized = quantize_input(rows.values, precision, scale)
-
-    def error(self, rounded: Sequence[QuantizedWeight]) -> float:
-        return output_error(
-            self._weights, [weight.dequantize() for weight in rounded], self._rows, self._quantized
-        )
-
-
 def _round_group(
     weights: Sequence[Tensor],
     precision: Precision,
@@ -246,7 +233,7 @@ def _round_group(
     factor: Tensor | None,
 ) -> RoundedGroup:
     """Nearest, then searched scales, then GPTQ on the scales that won."""
-    judge = _Judge(weights, precision, layer_input.held_back, layer_input.encode_scale)
+    judge = Judge(weights, precision, layer_input.held_back, layer_input.encode_scale)
     scales = nearest_scales(weights, precision)
     best = [stored(weight, scale) for weight, scale in zip(weights, scales, strict=True)]
     error = judge.error(best)
@@ -301,7 +288,7 @@ def _mean_error(weights: Weights, formats: Formats, layer_input: LayerInput) -> 
     logs = []
     for name, group in weights.items():
         for precision in formats[name]:
-            judge = _Judge(group, precision, layer_input.fit, layer_input.encode_scale)
+            judge = Judge(group, precision, layer_input.fit, layer_input.encode_scale)
             error = judge.error(round_to_nearest(group, precision).weights)
             logs.append(log(max(error, torch.finfo(torch.float32).tiny)))
     return exp(sum(logs) / len(logs)) if logs else 0.0

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from ocrquant.formats import Precision, fp8, nvfp4
+from ocrquant.formats.weights import QuantizedWeight
 
-__all__ = ["Rows", "output_error", "quantize_input"]
+__all__ = ["Judge", "Rows", "output_error", "quantize_input"]
 
 # Output columns at once: bounds the memory of a vocabulary-wide output to a few hundred megabytes.
 _OUTPUT_PIECE = 8192
@@ -80,6 +81,29 @@ def output_error(
         for weight, other in zip(weights, rounded, strict=True)
     )
     return total / len(weights)
+
+
+class Judge:
+    """Output error of candidates for one group in one format.
+
+    Args:
+        weights: float32 [out, in] each: the weights that the rows belong to.
+        precision: Format of weights and activations.
+        rows: The input.
+        encode_scale: Calibrated NVFP4 global scale of the activations, float32 [1].
+    """
+
+    def __init__(
+        self, weights: Sequence[Tensor], precision: Precision, rows: Rows, encode_scale: Tensor
+    ) -> None:
+        self._weights, self._rows = weights, rows
+        self._quantized = quantize_input(rows.values, precision, encode_scale)
+
+    def error(self, rounded: Sequence[QuantizedWeight]) -> float:
+        """`output_error` of stored weights, in the order of the group."""
+        return output_error(
+            self._weights, [weight.dequantize() for weight in rounded], self._rows, self._quantized
+        )
 
 
 def _relative_error(weight: Tensor, rounded: Tensor, rows: Rows, quantized_rows: Tensor) -> float:
