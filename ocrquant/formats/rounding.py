@@ -71,8 +71,8 @@ def round_to_grid_(values: Tensor, grid: Grid) -> Tensor:
     the same parity on these grids, so this is the rounding of the hardware conversions. A value that rounds
     to zero becomes +0 whatever its sign; NaN stays NaN; an infinity saturates.
 
-    About 0.7 ns an element in cache on one core of a Xeon at 2.1 GHz, where a conversion to float8_e4m3fn and
-    back takes 6.9 ns and ``torch.bucketize`` over the seven E2M1 midpoints 13 ns (2026-11-30).
+    128 Ki elements on one busy core of a Xeon at 2.1 GHz take 1.9 ns each, a conversion to float8_e4m3fn and
+    back 6.1 ns, ``torch.bucketize`` over the seven E2M1 midpoints 16 ns (best of 41, 2026-11-30).
 
     Args:
         values: float32, any shape, contiguous; overwritten.
