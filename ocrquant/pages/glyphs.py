@@ -149,8 +149,7 @@ class _Reader:
         raw.FPDFText_GetCharBox(text_page, index, left, right, bottom, top)
         box = Box(left.value, bottom.value, right.value, top.value)
         raw.FPDFText_GetCharOrigin(text_page, index, left, bottom)
-        baseline = bottom.value
-        raw.FPDFText_GetLooseCharBox(text_page, index, self._loose)
+        origin, baseline = left.value, bottom.value
         raw.FPDFText_GetMatrix(text_page, index, matrix)
         char = self._char(index)
         is_generated = raw.FPDFText_IsGenerated(text_page, index) == 1
@@ -161,8 +160,8 @@ class _Reader:
             index=index,
             char=char,
             box=box,
-            left=float(self._loose.left),
-            right=float(self._loose.right),
+            left=origin,
+            right=origin + self._advance(index),
             baseline=baseline,
             em=em,
             font=f"{font}/{em:.2f}",
@@ -172,6 +171,17 @@ class _Reader:
             is_hidden=is_hidden or (not is_generated and self._is_transparent(index)),
             is_generated=is_generated,
         )
+
+    def _advance(self, index: int) -> float:
+        """Width of a character without letter or word spacing, in points.
+
+        The loose box is the one around the character's cell, which a slanting matrix turns into a
+        parallelogram.
+        """
+        loose = self._loose
+        raw.FPDFText_GetLooseCharBox(self._text_page, index, loose)
+        slant = abs(self._matrix.c / self._matrix.d) if self._matrix.d else 0.0
+        return float(loose.right - loose.left - slant * abs(loose.top - loose.bottom))
 
     def _char(self, index: int) -> str:
         # PDFium puts U+0002 for a hyphen at the end of a line and flags it; the glyph is a hyphen.
