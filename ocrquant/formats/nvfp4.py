@@ -175,7 +175,7 @@ def decode(
     def values_of(blocks: Tensor, scales: Tensor) -> Tensor:
         code = blocks.to(torch.int16)
         # Sign, exponent and mantissa bits moved to where float16 has them; its subnormals hold code 1.
-        # Exponent biases 15 and 1 differ by 14. About half the time of a table of the 16 values: 4.7 against 8.0
+        # Exponent biases 15 and 1 differ by 14. Faster than a table of the 16 values: 4.7 against 8.0
         # ns an element (128 Ki of them, one busy core of a Xeon at 2.1 GHz, best of 41, 2026-11-30).
         half = ((code << 12) | (code << 9)).bitwise_and_(-0x7200).view(torch.float16)
         return half.float().mul_(2.0**14).mul_(scales.float() / encode_scale)
