@@ -62,14 +62,15 @@ class LeanGatedDeltaNet(Qwen3_5GatedDeltaNet):  # type: ignore[misc]
         step = self.in_proj_a(hidden_states).float() + self.dt_bias
         log_gate = -self.A_log.float().exp() * F.softplus(step)
         mixed = self._convolve(mixed, cache_params, carried and length == 1).transpose(1, 2)
-        if torch.is_grad_enabled() and mixed.requires_grad and cache_params is None:
-            out = self._differentiable(mixed, log_gate, beta)
-        else:
-            shape = (batch, self.num_v_heads, self.head_k_dim, self.head_v_dim)
-            state = entry.recurrent_states[0] if carried else mixed.new_zeros(shape, dtype=torch.float32)
+        shape = (batch, self.num_v_heads, self.head_k_dim, self.head_v_dim)
+        state = entry.recurrent_states[0] if carried else mixed.new_zeros(shape, dtype=torch.float32)
+        with torch.no_grad():
             out = gated_delta_state(mixed, log_gate, beta, state, self.num_k_heads)
-            if entry is not None and not carried:
-                cache_params.update_recurrent_state(state, self.layer_idx)
+        if entry is not None and not carried:
+            cache_params.update_recurrent_state(state, self.layer_idx)
+        if torch.is_grad_enabled() and any(x.requires_grad for x in (mixed, log_gate, beta)):
+            assert not carried, "no gradient reaches back through the state of a cache"
+            out = self._differentiable(mixed, log_gate, beta)
         out = self.norm(out.reshape(-1, self.head_v_dim), z.reshape(-1, self.head_v_dim))
         projected: Tensor = self.out_proj(out.reshape(batch, length, -1))
         return projected
