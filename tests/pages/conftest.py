@@ -52,7 +52,7 @@ def build_pdf(
 ) -> bytes:
     """A PDF of one page a content stream.
 
-    Font /F is Helvetica, /D the same with codes 1 to 4 for fi, minus, quoteright and a name that is no glyph's,
+    Font /F is Helvetica; /D the same with codes 1 to 4 for fi, minus, quoteright and a name of no glyph;
     /C is Courier. ``extra_objects`` are numbered from 6 on.
     """
     differences = "<< /Type /Encoding /Differences [1 /fi /minus /quoteright /g7391] >>"
