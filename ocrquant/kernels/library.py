@@ -20,7 +20,7 @@ from pathlib import Path
 SOURCES = Path(__file__).resolve().parents[2] / "csrc" / "cpu"
 # Not -ffast-math: with -shared, older GCC then links start-up code that flushes denormals in the whole process.
 RELAXED = ("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math")
-FLAGS = ("-O3", "-march=native", *RELAXED, "-fopenmp", "-shared", "-fPIC", "-std=c++17")
+FLAGS = ("-O3", "-march=native", "-mprefer-vector-width=512", *RELAXED, "-fopenmp", "-shared", "-fPIC", "-std=c++17")
 
 
 @dataclass(frozen=True, slots=True)

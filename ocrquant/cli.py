@@ -1,0 +1,154 @@
+"""The command line: arguments to a recipe, a recipe to one pipeline function, errors to one line and an exit code.
+
+Knows options and exit codes; holds no logic. Heavy modules are imported inside the commands, so that `--help` is quick.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ocrquant import __version__
+from ocrquant.errors import OcrQuantError
+
+app = typer.Typer(
+    name="ocrquant",
+    help="Mixed-precision NVFP4/FP8 quantization of document-parsing models, measured on your own pages.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+pages_app = typer.Typer(help="Make pages out of your own documents.", no_args_is_help=True)
+app.add_typer(pages_app, name="pages")
+
+RecipeFile = Annotated[Path, typer.Argument(metavar="RECIPE", help="YAML recipe; see recipes/README.md.")]
+Overrides = Annotated[
+    list[str], typer.Option("--set", metavar="KEY=VALUE", help="Replace a value of the recipe; may be repeated.")
+]
+Device = Annotated[str | None, typer.Option(metavar="DEVICE", help="auto, cpu, cuda or cuda:N.")]
+Adopt = Annotated[
+    bool, typer.Option("--adopt", help="Go on in a run folder of another recipe: redo only what the difference changes.")
+]
+
+
+def reported(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Turn an `OcrQuantError` into its one line on stderr and its exit code."""
+
+    @wraps(command)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        from ocrquant.env import check_environment
+
+        try:
+            check_environment()
+            return command(*args, **kwargs)
+        except OcrQuantError as error:
+            print(f"error: {error}", file=sys.stderr)
+            raise typer.Exit(error.exit_code) from None
+        except KeyboardInterrupt:
+            print("interrupted; run the same command again to go on", file=sys.stderr)
+            raise typer.Exit(130) from None
+
+    return wrapper
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        print(f"ocrquant {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Options of the whole program."""
+
+
+def _run(recipe: Path, overrides: list[str], device: str | None, adopt: bool, until: str) -> None:
+    from ocrquant.pipeline import run_recipe
+    from ocrquant.recipe import load_recipe
+
+    run_recipe(load_recipe(recipe, overrides), device=device, adopt=adopt, until=until)
+
+
+@app.command()
+@reported
+def check(recipe: RecipeFile, overrides: Overrides = [], device: Device = None) -> None:  # noqa: B006
+    """Refuse whatever would fail later, reading only configs, tensor headers and page headers."""
+    from ocrquant.pipeline import check_recipe
+    from ocrquant.recipe import load_recipe
+
+    print(check_recipe(load_recipe(recipe, overrides), device=device).render())
+
+
+@app.command()
+@reported
+def calibrate(
+    recipe: RecipeFile,
+    overrides: Overrides = [],  # noqa: B006
+    device: Device = None,
+    adopt: Adopt = False,
+    until: Annotated[
+        str, typer.Option(metavar="STAGE", help="Stop after pages, statistics, rounding, sensitivity, assign or export.")
+    ] = "evaluate",
+) -> None:
+    """The whole way: pages and a model to a smaller checkpoint and a report. Resumes where it was stopped."""
+    _run(recipe, overrides, device, adopt, until)
+
+
+def _stage_command(stage: str, text: str) -> None:
+    @app.command(name=stage, help=text)
+    @reported
+    def command(
+        recipe: RecipeFile,
+        overrides: Overrides = [],  # noqa: B006
+        device: Device = None,
+        adopt: Adopt = False,
+    ) -> None:
+        _run(recipe, overrides, device, adopt, stage)
+
+
+for _stage, _text in {
+    "statistics": "Run up to the activation statistics.",
+    "rounding": "Run up to the rounded weights of every group in every format.",
+    "sensitivity": "Run up to the scores of every group in every format.",
+    "assign": "Run up to the plan. A new budget (--set assign.budget.bits_per_weight=5 --adopt) scores nothing again.",
+    "export": "Run up to the checkpoint.",
+    "evaluate": "Run up to the report.",
+}.items():
+    _stage_command(_stage, _text)
+
+
+@app.command()
+@reported
+def report(run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder with a finished evaluation.")]) -> None:
+    """Write report.md and report.html again from what a run folder holds."""
+    from ocrquant.evaluate import render_report
+
+    for path in render_report(run):
+        print(path)
+
+
+@pages_app.command("make")
+@reported
+def make(
+    pdfs: Annotated[list[Path], typer.Argument(metavar="PDF...", help="Born-digital PDFs, or folders of them.")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="New folder for images and metadata.jsonl.")],
+    dpi: Annotated[list[int], typer.Option(help="Resolutions to draw from; may be repeated.")] = [96, 120, 150],  # noqa: B006
+    seed: Annotated[int, typer.Option(help="Seed of the choice of crops and resolutions.")] = 0,
+    max_crops: Annotated[int, typer.Option(help="Most crops to write.")] = 1000,
+) -> None:
+    """Cut line and block crops with exact text out of your own PDFs."""
+    import json
+    from dataclasses import asdict
+
+    from ocrquant.pages.make import make_pages
+
+    print(json.dumps(asdict(make_pages(pdfs, out, dpis=dpi, seed=seed, max_crops=max_crops)), indent=1))

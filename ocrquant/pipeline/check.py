@@ -1,0 +1,174 @@
+"""What a recipe would do, found out before any work: groups, patterns, budgets, sizes, memory and time.
+
+Reads configs, tensor headers, tables and page headers only; weights and pixels stay on the disk. Everything that can
+be refused now is refused now, with the error that the stage itself would raise.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ocrquant.adapters import Group, ModelMap, SearchSpace, model_folder, read_model_map, resolve_device
+from ocrquant.artifacts import GroupRecord, Sensitivity, SensitivityRow
+from ocrquant.assign import choose_formats
+from ocrquant.errors import OutputError
+from ocrquant.formats import FORMATS, Precision
+from ocrquant.pages import Page
+from ocrquant.pipeline.context import resolve_space, select_pages
+from ocrquant.pipeline.effort import Effort, foresee
+from ocrquant.recipe import Recipe
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckResult:
+    """The resolved plan of work.
+
+    Attributes:
+        recipe: What was checked.
+        folder: The model.
+        map: Its structure.
+        space: Which precisions are open to each group, and what each pattern matched.
+        pages: The selected pages.
+        effort: Memory, disk and time foreseen.
+        device: Where the run would happen.
+    """
+
+    recipe: Recipe
+    folder: Path
+    map: ModelMap
+    space: SearchSpace
+    pages: list[Page]
+    effort: Effort
+    device: str
+
+    def render(self) -> str:
+        """The plan of work as text."""
+        parts = (self._model(), self._space(), self._budget(), self._pages(), self.effort.lines())
+        return "\n".join(line for part in parts for line in part)
+
+    def _model(self) -> list[str]:
+        return [
+            f"model     {self.folder}: {self.map.architecture}, {self.map.num_blocks} decoder layers,"
+            f" {self.map.num_weights:,} searched weights in {len(self.map.groups)} groups, device {self.device}",
+            f"untouched {len(self.map.vision)} vision modules,"
+            f" {len(self.map.kept)} decoder linears that always stay bf16,"
+            f" {len(self.map.mtp) + len(self.map.other)} further tensors copied as they are",
+        ]
+
+    def _space(self) -> list[str]:
+        kinds: dict[tuple[str, tuple[Precision, ...]], list[Group]] = {}
+        for group in self.map.groups:
+            kinds.setdefault((group.kind, self.space.choices[group.name]), []).append(group)
+        rows = [
+            f"group     {kind}: {len(groups)} groups, {sum(g.num_weights for g in groups):,} weights, "
+            + " | ".join(precisions)
+            for (kind, precisions), groups in kinds.items()
+        ]
+        rows += [f"pattern   {m.where} {m.pattern!r}: {len(m.linears)} linears" for m in self.space.matches]
+        rows += [f"limited   {i.group} cannot be {i.precision}: {i.reason}" for i in self.space.ineligible]
+        rows += [f"kept      {reason}: {count} linears" for reason, count in Counter(self.map.kept.values()).items()]
+        return rows
+
+    def _budget(self) -> list[str]:
+        budget = self.recipe.assign.budget
+        ends = []
+        for pick in (min, max):
+            chosen = {g: pick(self.space.choices[g.name], key=g.weight_bytes) for g in self.map.groups}
+            bits = sum(FORMATS[p].bits_per_weight * g.num_weights for g, p in chosen.items()) / self.map.num_weights
+            ends.append((bits, sum(g.weight_bytes(p) for g, p in chosen.items())))
+        (low_bits, low_bytes), (high_bits, high_bytes) = ends
+        return [
+            f"budget    {budget.kind} {budget.value:g}; reachable {low_bits:.3f} to {high_bits:.3f} bits a weight,"
+            f" {low_bytes:,} to {high_bytes:,} bytes"
+        ]
+
+    def _pages(self) -> list[str]:
+        rows = []
+        for split in ("calibration", "heldout"):
+            chosen = [page for page in self.pages if page.split == split]
+            kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(Counter(p.kind for p in chosen).items()))
+            documents = len({page.document for page in chosen})
+            rows.append(f"pages     {split}: {len(chosen)} ({kinds}) of {documents} documents")
+        if any(page.text is None for page in self.pages):
+            rows.append("truth     none given: the bf16 model's own transcription stands in for it")
+        return rows
+
+
+def check_recipe(recipe: Recipe, *, device: str | None = None) -> CheckResult:
+    """Everything that can be known of a run beforehand.
+
+    Args:
+        recipe: Resolved recipe.
+        device: Device asked for on the command line; None follows the recipe.
+
+    Raises:
+        OcrQuantError: Whatever would fail later: see `ocrquant.errors`.
+    """
+    chosen = resolve_device(device or recipe.device)
+    folder = model_folder(recipe.model.path)
+    model_map = read_model_map(folder, recipe.model.allow_remote_code)
+    space = resolve_space(model_map, recipe)
+    _check_budget(model_map, space, recipe)
+    pages = select_pages(recipe)
+    effort = foresee(recipe, model_map, space, pages, chosen)
+    _check_output(Path(recipe.output), effort.disk)
+    return CheckResult(
+        recipe=recipe,
+        folder=folder,
+        map=model_map,
+        space=space,
+        pages=pages,
+        effort=effort,
+        device=str(chosen),
+    )
+
+
+def _check_budget(model_map: ModelMap, space: SearchSpace, recipe: Recipe) -> None:
+    """Let the solver itself refuse a limit of bits or bytes; what a KL can reach is known after scoring only."""
+    if recipe.assign.budget.kind == "max_kl":
+        return
+    groups, rows = [], []
+    for group in model_map.groups:
+        precisions = list(space.choices[group.name])
+        names = [linear.name for linear in group.linears]
+        groups.append(GroupRecord(name=group.name, linears=names, num_weights=group.num_weights, precisions=precisions))
+        rows += [
+            SensitivityRow(
+                group=group.name,
+                precision=precision,
+                score="kl",
+                mean=0.0,
+                standard_error=0.0,
+                num_pages=1,
+                num_tokens=1,
+                bits_per_weight=FORMATS[precision].bits_per_weight,
+                weight_bytes=group.weight_bytes(precision),
+            )
+            for precision in precisions
+            if precision != Precision.BF16
+        ]
+    choose_formats(Sensitivity(inputs={}, groups=groups, rows=rows), recipe.assign.budget, {})
+
+
+def _check_output(folder: Path, disk: Mapping[str, int]) -> None:
+    """The run folder can be written and has room for what is still missing."""
+    parent = folder
+    while not parent.exists():
+        parent = parent.parent
+    if not parent.is_dir():
+        raise OutputError(folder, expected="a folder", given=f"{parent} is a file", fix="name another output")
+    needed = sum(size for name, size in disk.items() if not (folder / name).exists())
+    free = shutil.disk_usage(parent).free
+    if needed > free:
+        raise OutputError(
+            folder,
+            expected=f"{needed / GIB:.2f} GiB free for the run",
+            given=f"{free / GIB:.2f} GiB",
+            fix="free space or name an output on another disk",
+        )

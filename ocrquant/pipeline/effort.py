@@ -1,0 +1,140 @@
+"""Memory, disk and time of a run, foreseen from shapes and counts.
+
+Knows how often each stage passes over the pages. Time follows from floating-point operations and the speed of one
+matrix product of this machine, measured for a moment; it is an estimate and says so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ocrquant.adapters import ModelMap, SearchSpace
+from ocrquant.formats import Precision
+from ocrquant.pages import Page
+from ocrquant.recipe import Recipe
+
+GIB = 1 << 30
+BF16_BYTES = 2
+FP32_BYTES = 4
+# A run reaches about a tenth of the speed of a large matrix product: quantizers, norms and the delta rule take the rest
+# (pico, one Xeon core with AVX-512 BF16, 2026-11-30). Decoding is slower still, since it reads one token at a time.
+EFFICIENCY = 0.1
+DECODE_EFFICIENCY = 0.01
+# Pixels that become one token, and characters that do, where nothing better is known before loading.
+PIXELS_PER_TOKEN = 32 * 32
+CHARACTERS_PER_TOKEN = 2
+PROBE_SIZE = 1024
+PROBE_ROUNDS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """What a run needs.
+
+    Attributes:
+        memory_bytes: Peak memory on the device, by part.
+        disk: Bytes written into the run folder, by name of file or folder.
+        seconds: Time, by stage.
+        flop_per_s: Measured speed of a bf16 matrix product.
+    """
+
+    memory_bytes: Mapping[str, int]
+    disk: Mapping[str, int]
+    seconds: Mapping[str, float]
+    flop_per_s: float
+
+    def lines(self) -> list[str]:
+        """The estimates as text."""
+        memory = ", ".join(f"{name} {size / GIB:.2f}" for name, size in self.memory_bytes.items())
+        disk = ", ".join(f"{name} {size / GIB:.3f}" for name, size in self.disk.items())
+        stages = ", ".join(f"{name} {_duration(value)}" for name, value in self.seconds.items())
+        return [
+            f"memory    about {sum(self.memory_bytes.values()) / GIB:.2f} GiB ({memory})",
+            f"disk      about {sum(self.disk.values()) / GIB:.3f} GiB ({disk})",
+            f"time      about {_duration(sum(self.seconds.values()))} ({stages}),"
+            f" from {self.flop_per_s / 1e9:.0f} GFLOP/s of a bf16 matrix product here",
+        ]
+
+
+def _duration(seconds: float) -> str:
+    for limit, size, unit in ((90.0, 1.0, "s"), (5400.0, 60.0, "min"), (float("inf"), 3600.0, "h")):
+        if seconds < limit:
+            return f"{seconds / size:.0f} {unit}" if seconds >= 10 * size else f"{seconds / size:.1f} {unit}"
+    raise AssertionError("the last limit is infinite")
+
+
+def measured_speed(device: torch.device) -> float:
+    """FLOP/s of one square bf16 matrix product on the device, best of a few."""
+    a = torch.randn(PROBE_SIZE, PROBE_SIZE, device=device, dtype=torch.bfloat16)
+    best = float("inf")
+    for _ in range(PROBE_ROUNDS + 1):
+        begin = time.perf_counter()
+        torch.mm(a, a)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        best = min(best, time.perf_counter() - begin)
+    return 2.0 * PROBE_SIZE**3 / best
+
+
+def _num_tokens(pages: Sequence[Page]) -> tuple[int, int]:
+    """Tokens of a teacher-forced pass over the pages, and those among them that are generated."""
+    generated = sum(len(page.text or "") // CHARACTERS_PER_TOKEN + 1 for page in pages)
+    return generated + sum(page.width * page.height // PIXELS_PER_TOKEN for page in pages), generated
+
+
+def foresee(
+    recipe: Recipe, model_map: ModelMap, space: SearchSpace, pages: Sequence[Page], device: torch.device
+) -> Effort:
+    """Estimates for a run on `device`."""
+    speed = measured_speed(device)
+    calibration = [page for page in pages if page.split == "calibration"]
+    scored = calibration[: recipe.sensitivity.num_pages]
+    heldout = [page for page in pages if page.split == "heldout"]
+    per_token = 2.0 * model_map.num_bytes / BF16_BYTES
+    passes = {
+        "statistics": _num_tokens(calibration)[0] * 1.0,
+        "rounding": _num_tokens(calibration)[0] * 2.0,
+        "sensitivity": _num_tokens(scored)[0] * _score_passes(recipe, space),
+        "evaluate": _num_tokens(heldout)[0] * 2.0 * len(recipe.evaluate.arms),
+    }
+    seconds = {name: tokens * per_token / (speed * EFFICIENCY) for name, tokens in passes.items()}
+    decoded = _num_tokens(heldout)[1] * len(recipe.evaluate.arms)
+    seconds["evaluate"] += decoded * per_token / (speed * DECODE_EFFICIENCY)
+    rounded = sum(
+        group.weight_bytes(precision)
+        for group in model_map.groups
+        for precision in recipe.sensitivity.candidates
+        if group.reason_against(precision) is None
+    )
+    largest_plan = sum(max(map(g.weight_bytes, space.choices[g.name])) for g in model_map.groups)
+    longest = max((_num_tokens([page])[0] for page in pages), default=0)
+    widest = max(linear.in_features for linear in model_map.linears())
+    largest = max(group.num_weights for group in model_map.groups)
+    head = max(linear.out_features for linear in model_map.linears())
+    batch = max(recipe.sensitivity.batch_size, recipe.statistics.batch_size)
+    return Effort(
+        memory_bytes={
+            "model": model_map.num_bytes,
+            "activations": batch * longest * (head + 8 * widest) * FP32_BYTES,
+            "rounding of the largest group": (largest + 2 * widest**2) * FP32_BYTES,
+        },
+        disk={
+            "statistics.safetensors": sum(4 * linear.in_features for linear in model_map.linears()) * FP32_BYTES,
+            "rounding.safetensors": rounded,
+            "checkpoint": model_map.num_bytes - BF16_BYTES * model_map.num_weights + largest_plan,
+        },
+        seconds=seconds,
+        flop_per_s=speed,
+    )
+
+
+def _score_passes(recipe: Recipe, space: SearchSpace) -> float:
+    """Forward passes over the scored pages: three for gradients; half the decoder for each group and format."""
+    choices = sum(len(precisions) - (Precision.BF16 in precisions) for precisions in space.choices.values())
+    gradient = 3.0 + 0.2 * choices if recipe.sensitivity.score in ("gradient", "both") else 0.0
+    measured = 1.0 + 0.5 * choices if recipe.sensitivity.score in ("kl", "both") else 0.0
+    return gradient + measured

@@ -1,0 +1,179 @@
+"""The table of stages: what each writes, what it depends on, and the one function that does it.
+
+Knows names of inputs and which sections of the recipe matter to which stage. Knows no arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ocrquant.artifacts import (
+    Artifact,
+    Assignment,
+    CheckpointRecord,
+    PageSet,
+    Report,
+    Rounding,
+    Sensitivity,
+    Statistics,
+)
+from ocrquant.assign import assign
+from ocrquant.calibrate import collect_statistics, round_groups
+from ocrquant.evaluate import evaluate_run
+from ocrquant.export import export_checkpoint
+from ocrquant.pipeline.context import Context
+from ocrquant.pipeline.transcribe import write_pages
+from ocrquant.sensitivity import measure_sensitivity
+
+Inputs = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One stage.
+
+    Attributes:
+        name: Name on the command line and in messages.
+        artifact: What it writes.
+        reads: Artefacts of earlier stages that it reads.
+        sections: Sections of the recipe that change its result.
+        run: Does the work and saves the artefact.
+        model: Whether the model's bytes are an input; false where they only reach it through earlier artefacts.
+    """
+
+    name: str
+    artifact: type[Artifact]
+    reads: tuple[type[Artifact], ...]
+    sections: tuple[str, ...]
+    run: Callable[[Context, Inputs], object]
+    model: bool = True
+
+    def inputs(self, context: Context) -> Inputs:
+        """SHA-256 of everything that the stage would be made from now, by name."""
+        found = {kind.kind(): context.run.digest(kind) for kind in self.reads}
+        found["recipe"] = context.recipe.section_digest(*self.sections)
+        if self.model:
+            found["model"] = context.model_digest
+        if self.artifact is PageSet:
+            found |= _page_inputs(context)
+        return found
+
+
+def _page_inputs(context: Context) -> Inputs:
+    """The source; and the model with the length of its answers only where it has to transcribe."""
+    found = {"source": context.source_digest}
+    if context.needs_transcription:
+        found |= {"model": context.model_digest, "answers": context.recipe.section_digest("model", "evaluate")}
+    return found
+
+
+def _statistics(context: Context, inputs: Inputs) -> None:
+    pages = context.pages("calibration")
+    collect_statistics(context.run, context.document(), pages, context.recipe.statistics, inputs)
+
+
+def _rounding(context: Context, inputs: Inputs) -> None:
+    round_groups(
+        context.run,
+        context.document(),
+        context.pages("calibration"),
+        context.run.load(Statistics),
+        context.recipe.weights,
+        context.recipe.sensitivity.candidates,
+        context.recipe.statistics,
+        inputs,
+    )
+
+
+def _sensitivity(context: Context, inputs: Inputs) -> None:
+    measure_sensitivity(
+        context.run,
+        context.document(),
+        context.pages("calibration"),
+        context.run.load(Rounding),
+        context.recipe.sensitivity,
+        context.space,
+        inputs,
+    )
+
+
+def _assign(context: Context, inputs: Inputs) -> None:
+    assign(context.run, context.run.load(Sensitivity), context.recipe.assign, inputs)
+
+
+def _export(context: Context, inputs: Inputs) -> None:
+    record = export_checkpoint(
+        context.run.path,
+        context.recipe.export,
+        source=context.model_folder,
+        model_map=context.map,
+        assignment=context.run.load(Assignment),
+        rounding=context.run.load(Rounding),
+        inputs=inputs,
+    )
+    context.run.save(record)
+
+
+def _evaluate(context: Context, inputs: Inputs) -> None:
+    evaluate_run(
+        context.run,
+        context.document,
+        context.pages("heldout"),
+        context.recipe.evaluate,
+        inputs,
+        gate=context.recipe.gate,
+        model=context.recipe.model.path,
+        source=context.model_folder,
+        recipe_sha256=context.recipe.digest(),
+        seed=context.recipe.pages.seed,
+    )
+
+
+STAGES = (
+    Stage(name="pages", artifact=PageSet, reads=(), sections=("pages",), run=write_pages, model=False),
+    Stage(
+        name="statistics",
+        artifact=Statistics,
+        reads=(PageSet,),
+        sections=("model", "statistics"),
+        run=_statistics,
+    ),
+    Stage(
+        name="rounding",
+        artifact=Rounding,
+        reads=(PageSet, Statistics),
+        sections=("model", "statistics", "weights", "sensitivity"),
+        run=_rounding,
+    ),
+    Stage(
+        name="sensitivity",
+        artifact=Sensitivity,
+        reads=(PageSet, Rounding),
+        sections=("model", "sensitivity", "search"),
+        run=_sensitivity,
+    ),
+    Stage(
+        name="assign",
+        artifact=Assignment,
+        reads=(Sensitivity,),
+        sections=("assign",),
+        run=_assign,
+        model=False,
+    ),
+    Stage(
+        name="export",
+        artifact=CheckpointRecord,
+        reads=(Assignment, Rounding),
+        sections=("export",),
+        run=_export,
+    ),
+    Stage(
+        name="evaluate",
+        artifact=Report,
+        reads=(PageSet, Rounding, Sensitivity, Assignment, CheckpointRecord),
+        sections=("model", "pages", "evaluate", "gate"),
+        run=_evaluate,
+    ),
+)
+STAGE_NAMES = tuple(stage.name for stage in STAGES)
