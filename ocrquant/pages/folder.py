@@ -7,6 +7,7 @@ pages.
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from ocrquant.pages.page import ImageRef, PageKind
 from ocrquant.pages.pdf import num_pdf_pages
 from ocrquant.pages.pixels import IMAGE_SUFFIXES, num_frames
 
-__all__ = ["METADATA_FILE", "MetadataRow", "is_page_file", "list_folder"]
+__all__ = ["METADATA_FILE", "MetadataRow", "is_page_file", "list_folder", "visible_files"]
 
 METADATA_FILE = "metadata.jsonl"
 _MULTI_FRAME_SUFFIXES = frozenset({".tif", ".tiff"})
@@ -60,9 +61,18 @@ class _Options:
 
 
 def is_page_file(path: Path) -> bool:
-    """Whether the name is that of an image or PDF; hidden files are not pages."""
+    """Whether the name is that of an image or PDF."""
     suffix = path.suffix.lower()
-    return not path.name.startswith(".") and (suffix in IMAGE_SUFFIXES or suffix == ".pdf")
+    return suffix in IMAGE_SUFFIXES or suffix == ".pdf"
+
+
+def visible_files(root: Path, pattern: str = "*") -> list[Path]:
+    """Files below a folder whose names match, sorted, without hidden files and folders."""
+    return sorted(
+        path
+        for path in root.rglob(pattern)
+        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(root).parts)
+    )
 
 
 def list_folder(files: list[Path], root: Path, default_kind: PageKind, dpi: int) -> list[Entry]:
@@ -141,16 +151,17 @@ def _split_of_folder(name: str) -> str | None:
 def _read_metadata(root: Path) -> dict[Path, MetadataRow]:
     """Rows of every metadata file below a folder, by the image that they name."""
     rows: dict[Path, MetadataRow] = {}
-    for other in sorted(root.rglob("metadata.csv")):
+    for other in visible_files(root, "metadata.csv"):
         raise PagesError(other, expected=METADATA_FILE, given=other.name, fix="write one JSON object a line")
-    for file in sorted(root.rglob(METADATA_FILE)):
+    for file in visible_files(root, METADATA_FILE):
         for number, line in enumerate(file.read_bytes().splitlines(), start=1):
             if not line.strip():
                 continue
             where = f"{file}, line {number}"
             row = _parse_row(line, where)
-            path = file.parent / row.file_name
-            if not path.resolve().is_relative_to(root.resolve()):
+            inside = os.path.normpath(file.parent.relative_to(root) / row.file_name)
+            path = root / inside
+            if Path(inside).is_absolute() or inside.startswith(".."):
                 raise PagesError(
                     where,
                     expected="a file below the folder of pages",
@@ -194,7 +205,7 @@ def _parse_row(line: bytes, where: str) -> MetadataRow:
 
 
 def _check_listed(files: list[Path], rows: dict[Path, MetadataRow], root: Path) -> None:
-    folders = {path.parent for path in root.rglob(METADATA_FILE)}
+    folders = {path.parent for path in visible_files(root, METADATA_FILE)}
     silent = [path for path in files if path not in rows and not folders.isdisjoint(path.parents)]
     if silent:
         raise PagesError(

@@ -17,7 +17,7 @@ from PIL import Image
 from ocrquant.artifacts import sha256_bytes, sha256_data, sha256_file
 from ocrquant.errors import PagesError, RecipeError
 from ocrquant.pages.entries import Entry
-from ocrquant.pages.folder import is_page_file, list_folder
+from ocrquant.pages.folder import is_page_file, list_folder, visible_files
 from ocrquant.pages.page import KINDS, MAX_PIXELS, ImageRef, Page, PageKind, Split
 from ocrquant.pages.pdf import pdf_page_size, render_pdf_page
 from ocrquant.pages.pixels import check_pixels, decode_image, image_size
@@ -39,7 +39,7 @@ def load_pages(
     dpi: int = 150,
     max_pixels: int = MAX_PIXELS,
 ) -> list[Page]:
-    """Pages of a folder, table or file, split by document, selected by seed, measured from their headers.
+    """Pages of a folder or table, split by document, selected by seed, measured from their headers.
 
     Layouts of a source:
 
@@ -153,21 +153,18 @@ def _check_arguments(
 
 
 def _list_source(root: Path, kind: PageKind, dpi: int) -> list[Entry]:
-    if root.is_file():
-        if root.suffix.lower() == ".parquet":
-            return list_parquet([root], root.parent, kind)
-        if is_page_file(root):
-            return list_folder([root], root.parent, kind, dpi)
+    if root.is_file() and root.suffix.lower() == ".parquet":
+        return list_parquet([root], root.parent, kind)
     if not root.is_dir():
         raise PagesError(
             root,
-            expected="a folder of pages, a parquet file, an image or a PDF",
+            expected="a folder of pages or a parquet file",
             given="another kind of file" if root.exists() else "nothing of that name",
-            fix="correct the path of the pages",
+            fix="name a folder that holds pages of at least two documents",
         )
     if is_saved_dataset(root):
         return list_saved_dataset(root, kind)
-    files = sorted(path for path in root.rglob("*") if path.is_file() and not path.name.startswith("."))
+    files = visible_files(root)
     tables = [path for path in files if path.suffix.lower() == ".parquet"]
     images = [path for path in files if is_page_file(path)]
     if tables and images:

@@ -18,7 +18,7 @@ from pathlib import Path
 from ocrquant.artifacts import atomic_folder, sha256_file
 from ocrquant.errors import OutputError, PagesError, RecipeError
 from ocrquant.pages.cutting import Crop, cut_page
-from ocrquant.pages.folder import METADATA_FILE
+from ocrquant.pages.folder import METADATA_FILE, visible_files
 from ocrquant.pages.page import MAX_PIXELS
 from ocrquant.pages.pdf import num_pdf_pages
 
@@ -148,9 +148,7 @@ def _pdf_files(pdfs: Sequence[str | Path]) -> list[Path]:
     files: list[Path] = []
     for path in map(Path, pdfs):
         if path.is_dir():
-            files += sorted(
-                file for file in path.rglob("*") if file.suffix.lower() == ".pdf" and file.is_file()
-            )
+            files += [file for file in visible_files(path) if file.suffix.lower() == ".pdf"]
         elif path.is_file():
             files.append(path)
         else:

@@ -196,7 +196,10 @@ def test_empty_folder(folder):
 
 
 def test_missing_folder_and_other_file(folder):
-    with pytest.raises(PagesError, match="got nothing of that name; correct the path"):
+    with pytest.raises(
+        PagesError,
+        match="pages: expected a folder of pages or a parquet file, got nothing of that name; name a folder",
+    ):
         load_pages(folder)
     folder.write_text("x")
     with pytest.raises(PagesError, match="got another kind of file"):
@@ -309,12 +312,35 @@ def test_damaged_pdf(folder):
         load_pages(folder)
 
 
-def test_one_file_is_one_document_and_cannot_be_split(folder, write_pdf):
+def test_one_document_cannot_be_split(folder, write_pdf):
     path = write_pdf("pages/a.pdf", [PAGE, PAGE])
     with pytest.raises(
         SplitError, match=r"at least two documents, .* got 2 pages of one document \(a.pdf\); add"
     ):
+        load_pages(folder)
+    with pytest.raises(
+        PagesError, match=r"a.pdf: expected a folder of pages .*, got another kind of file; name"
+    ):
         load_pages(path)
+
+
+def test_hidden_files_and_folders_are_nobodys_pages(folder):
+    for name in ("a.png", "b.png", ".c.png", ".checkpoints/a.png", "x/.trash/metadata.png"):
+        add_image(folder, name)
+    add_metadata(folder, [{"file_name": "gone.png"}], ".checkpoints/metadata.jsonl")
+    assert [page.id for page in load_pages(folder)] == ["a.png", "b.png"]
+
+
+def test_linked_images_and_roundabout_names(folder, tmp_path):
+    target = add_image(tmp_path / "elsewhere", "real.png", color=9)
+    add_image(folder, "sub/b.png")
+    (folder / "a.png").symlink_to(target)
+    add_metadata(
+        folder, [{"file_name": "sub/../a.png", "text": "a"}, {"file_name": "./sub/b.png", "text": "b"}]
+    )
+    pages = load_pages(tmp_path / "elsewhere" / ".." / "pages")
+    assert [(page.id, page.text) for page in pages] == [("a.png", "a"), ("sub/b.png", "b")]
+    assert page_image(pages[0]).getpixel((0, 0)) == (9, 9, 9)
 
 
 def test_kinds(folder):

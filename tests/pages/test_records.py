@@ -1,3 +1,7 @@
+import io
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -32,25 +36,19 @@ def test_digest_is_that_of_the_file(source):
         assert to_record(page, source).sha256 == image_sha256(page) == sha256_file(page.image.path)
 
 
-def test_one_file_as_source(tmp_path):
-    frames = [Image.new("L", (3, 3), n) for n in range(2)]
-    path = tmp_path / "scan.tif"
-    frames[0].save(path, save_all=True, append_images=frames[1:])
-    record = PageRecord(
-        id="scan.tif#2",
-        document="scan.tif",
-        kind="page",
-        split="heldout",
-        file="scan.tif",
-        storage="image",
-        index=1,
-        dpi=None,
-        sha256="0" * 64,
-        width=3,
-        height=3,
-        text=None,
-        truth_source="model",
-    )
-    page = from_record(record, path)
-    assert page_image(page).getpixel((0, 0)) == (1, 1, 1)
-    assert to_record(page, path) == record.model_copy(update={"sha256": sha256_file(path)})
+def test_a_table_as_source(tmp_path):
+    cells = []
+    for n in range(2):
+        buffer = io.BytesIO()
+        Image.new("L", (3, 3), n).save(buffer, "PNG")
+        cells.append(buffer.getvalue())
+    path = tmp_path / "pages.parquet"
+    pq.write_table(pa.table({"image": cells, "document": ["a", "b"]}), path)
+    pages = load_pages(path)
+    records = [to_record(page, path) for page in pages]
+    assert [(r.file, r.storage, r.index, r.text) for r in records] == [
+        ("pages.parquet", "parquet", 0, None),
+        ("pages.parquet", "parquet", 1, None),
+    ]
+    assert [from_record(record, path) for record in records] == pages
+    assert page_image(from_record(records[1], path)).getpixel((0, 0)) == (1, 1, 1)
