@@ -1,0 +1,325 @@
+"""The whole stage on a tiny model with random weights, whose nonsense is at least the same every time."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from ocrquant.adapters.model import DocumentModel, load_model
+from ocrquant.artifacts import (
+    Assignment,
+    CheckpointRecord,
+    GroupRecord,
+    PageSet,
+    Report,
+    Rounding,
+    RunFolder,
+    Sensitivity,
+    SensitivityRow,
+    Transcripts,
+)
+from ocrquant.errors import ArtifactError, GateError, PagesError
+from ocrquant.evaluate import evaluate_run
+from ocrquant.evaluate.gate import verdict
+from ocrquant.evaluate.stage import encode_image
+from ocrquant.export import export_checkpoint
+from ocrquant.formats import FORMATS, Precision
+from ocrquant.pages import Page, load_pages, to_record
+from ocrquant.recipe.sections import EvaluateSection, ExportSection, GateSection
+from tests.evaluate.making import ZERO, draw_page
+from tests.export.conftest import RoundedModel, round_model
+
+SECTION = EvaluateSection(max_new_tokens=6, batch_size=3, num_bootstrap_samples=100)
+TEXTS = ["abc 12", "a longer line", "two\nlines", "x", "third 3", "more\nthan one"]
+FILES = ("transcripts.json", "report.json", "report.html", "report.md")
+
+
+@dataclass
+class Stage:
+    """Everything that the stage is called with."""
+
+    folder: Path
+    rounded: RoundedModel
+    document: DocumentModel
+    pages: list[Page]
+    num_loads: int = 0
+
+    def load(self) -> DocumentModel:
+        self.num_loads += 1
+        return self.document
+
+    def open(self) -> RunFolder:
+        return RunFolder.open(self.folder, recipe_digest=ZERO, recipe_text="model: {path: tiny}\n")
+
+    def run(self, *, section=SECTION, gate=None, pages=None, key=0) -> Report:
+        with self.open() as run:
+            return evaluate_run(
+                run,
+                self.load,
+                self.pages if pages is None else pages,
+                section,
+                {"checkpoint": run.digest(CheckpointRecord), "recipe": f"{key}" * 64},
+                gate=gate,
+                model="tiny",
+                source=self.rounded.source,
+                recipe_sha256=ZERO,
+                seed=0,
+            )
+
+    def export(self, groups: dict[str, Precision], *, kv_cache: str = "bf16") -> None:
+        """Writes scores, plan and checkpoint."""
+        model_map = self.rounded.model_map
+        records, rows = [], []
+        for group in model_map.groups:
+            open_to_it = [p for p in FORMATS if group.reason_against(p) is None]
+            names = [linear.name for linear in group.linears]
+            records.append(
+                GroupRecord(
+                    name=group.name, linears=names, num_weights=group.num_weights, precisions=open_to_it
+                )
+            )
+            rows += [
+                SensitivityRow(
+                    group=group.name,
+                    precision=precision,
+                    score="kl",
+                    mean=0.01,
+                    standard_error=0.001,
+                    num_pages=2,
+                    num_tokens=20,
+                    bits_per_weight=FORMATS[precision].bits_per_weight,
+                    weight_bytes=group.weight_bytes(precision),
+                )
+                for precision in open_to_it
+                if precision is not Precision.BF16
+            ]
+        with self.open() as run:
+            run.save(Sensitivity(inputs={}, groups=records, rows=rows))
+            plan = Assignment(
+                inputs={},
+                budget={"bits_per_weight": 16.0},
+                score="kl",
+                predicted_loss=0.1,
+                bits_per_weight=6.0,
+                weight_bytes=1,
+                groups=groups,
+            )
+            run.save(plan)
+            record = export_checkpoint(
+                run.path,
+                ExportSection(kv_cache=kv_cache),
+                source=self.rounded.source,
+                model_map=model_map,
+                assignment=plan,
+                rounding=run.load(Rounding),
+                inputs={},
+            )
+            run.save(record)
+
+    def contents(self) -> dict[str, bytes]:
+        return {name: (self.folder / name).read_bytes() for name in FILES}
+
+
+@pytest.fixture(scope="module")
+def document(tiny_model_folder):
+    return load_model(tiny_model_folder, "cpu")
+
+
+@pytest.fixture(scope="module")
+def rounded(tiny_model_folder, tmp_path_factory):
+    return round_model(tiny_model_folder, tmp_path_factory.mktemp("rounded"))
+
+
+@pytest.fixture(scope="module")
+def page_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pages")
+    for index, text in enumerate(TEXTS):
+        kind = "block" if "\n" in text else "line"
+        draw_page(folder / f"heldout/{kind}/{index}.png", text)
+        (folder / f"heldout/{kind}/{index}.txt").write_text(text)
+    draw_page(folder / "calibration/line/other.png", "other")
+    (folder / "calibration/line/other.txt").write_text("other")
+    return folder
+
+
+@pytest.fixture
+def stage(tmp_path, rounded, document, page_folder):
+    folder = tmp_path / "run"
+    pages = [page for page in load_pages(page_folder, default_kind="line") if page.split == "heldout"]
+    made = Stage(folder, rounded, document, pages)
+    with made.open() as run:
+        for name in (Rounding.FILE_NAME, Rounding.TENSORS_NAME):
+            shutil.copy(rounded.run / name, folder / name)
+        records = [to_record(page, page_folder) for page in pages]
+        run.save(PageSet(inputs={}, source="pages", pages=records))
+    return made
+
+
+@pytest.fixture(autouse=True)
+def no_pictures(request, monkeypatch):
+    """Drawing takes longer than everything else here; other tests look at the pictures."""
+    if request.function.__name__ != "test_stage_judges_all_arms_and_leaves_the_model_as_it_was":
+        show = "ocrquant.evaluate.report.render_html"
+        monkeypatch.setattr(show, lambda material: verdict(material.report).title)
+
+
+def mixed(stage):
+    return stage.rounded.plan("nvfp4", "bf16", "fp8")
+
+
+def test_stage_judges_all_arms_and_leaves_the_model_as_it_was(stage):
+    before = {name: value.clone() for name, value in stage.document.model.state_dict().items()}
+    stage.export(mixed(stage), kv_cache="fp8")
+    report = stage.run()
+    after = stage.document.model.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert [arm.name for arm in report.arms] == ["bf16", "fp8", "nvfp4", "plan"]
+    base, fp8, nvfp4, plan = (arm.overall for arm in report.arms)
+    assert base.mean_kl == 0
+    assert 0 < fp8.mean_kl < nvfp4.mean_kl
+    assert plan.mean_kl > 0
+    found = Transcripts.load(stage.folder)
+    assert [page.page for page in found.pages] == [page.id for page in stage.pages]
+    first = found.pages[0]
+    assert first.truth == stage.pages[0].text
+    assert first.arms["plan"].num_kl_tokens == len(stage.document.encoder.answer_ids(first.truth))
+    record = CheckpointRecord.load(stage.folder)
+    assert report.arms[-1].checkpoint_bytes == record.total_bytes
+    assert report.arms[-1].weight_bytes == record.weight_bytes
+    assert not (stage.folder / ".partial" / "evaluate").exists()
+
+
+@pytest.mark.parametrize("precision", ["fp8", "nvfp4"])
+def test_the_checkpoint_computes_what_the_rounded_weights_do(stage, precision):
+    stage.export(stage.rounded.plan(precision), kv_cache="fp8")
+    stage.run(section=SECTION.model_copy(update={"arms": ["bf16", precision, "plan"]}))
+    for page in Transcripts.load(stage.folder).pages:
+        assert page.arms[precision] == page.arms["plan"]
+        assert page.arms["plan"].kl_sum > 0
+
+
+def test_a_plan_of_bf16_is_the_source_itself(stage):
+    stage.export(stage.rounded.plan("bf16"))
+    stage.run(section=SECTION.model_copy(update={"arms": ["bf16", "plan"]}))
+    for page in Transcripts.load(stage.folder).pages:
+        assert page.arms["plan"] == page.arms["bf16"]
+
+
+def test_planted_corruption_fails_the_gate_after_the_report_is_written(stage):
+    stage.export(stage.rounded.plan("fp8"))
+    section = SECTION.model_copy(update={"arms": ["bf16", "plan"]})
+    sound = stage.run(section=section).arms[-1].overall.mean_kl
+    gate = GateSection(max_kl=2 * sound)
+    stage.run(section=section, gate=gate, key=1)
+
+    path = next((stage.folder / "checkpoint").glob("*.safetensors"))
+    tensors = load_file(path)
+    name = next(name for name in tensors if name.endswith("layers.0.mlp.down_proj.weight_scale"))
+    tensors[name] = tensors[name] * 8
+    save_file(tensors, path)
+    record = CheckpointRecord.load(stage.folder)
+    contents = CheckpointRecord.scan(stage.folder / "checkpoint")
+    record.model_copy(update={"contents": contents}).save(stage.folder)
+    (stage.folder / "report.html").unlink()
+    with pytest.raises(GateError, match="gate: max_kl: expected at most"):
+        stage.run(section=section, gate=gate, key=1)
+    assert not Report.load(stage.folder).is_passed
+    assert "Gate failed" in (stage.folder / "report.html").read_text()
+    with pytest.raises(GateError):  # nothing to do any more, and still no pass
+        stage.run(section=section, gate=gate, key=1)
+
+
+def test_a_checkpoint_that_is_not_the_recorded_one_is_refused(stage):
+    stage.export(stage.rounded.plan("fp8"))
+    path = next((stage.folder / "checkpoint").glob("*.safetensors"))
+    path.write_bytes(path.read_bytes()[:-1] + b"\x01")
+    with pytest.raises(ArtifactError, match=r"safetensors: expected SHA-256"):
+        stage.run()
+
+
+@pytest.mark.parametrize("num_passes", [1, 4, 11])
+def test_a_killed_run_goes_on_and_ends_in_the_same_bytes(stage, monkeypatch, num_passes):
+    stage.export(mixed(stage))
+    stage.run()
+    expected = stage.contents()
+    for name in FILES:
+        (stage.folder / name).unlink()
+
+    passes = []
+
+    def counted(original):
+        def call(*args, **options):
+            if len(passes) == num_passes:
+                raise KeyboardInterrupt
+            passes.append(1)
+            return original(*args, **options)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        for method in ("transcribe", "logits"):
+            patch.setattr(DocumentModel, method, counted(getattr(DocumentModel, method)))
+        with pytest.raises(KeyboardInterrupt):
+            stage.run()
+    assert not (stage.folder / "report.json").exists()
+
+    repeated = []
+    original = DocumentModel.transcribe
+    monkeypatch.setattr(
+        DocumentModel, "transcribe", lambda self, *a, **o: repeated.append(1) or original(self, *a, **o)
+    )
+    stage.run()
+    assert stage.contents() == expected
+    assert len(repeated) < 4 * 2
+
+
+def test_another_gate_runs_no_model(stage):
+    stage.export(stage.rounded.plan("fp8"))
+    section = SECTION.model_copy(update={"arms": ["bf16", "plan"]})
+    stage.run(section=section)
+    assert stage.num_loads == 1
+    more = section.model_copy(update={"num_bootstrap_samples": 300})
+    report = stage.run(section=more, gate=GateSection(max_kl=100), key=1)
+    assert report.num_bootstrap_samples == 300
+    assert len(report.gate) == 2
+    assert stage.num_loads == 1
+    longer = section.model_copy(update={"max_new_tokens": 7})
+    stage.run(section=longer, key=2)
+    assert stage.num_loads == 2
+
+
+def test_pages_without_truth_are_judged_by_bf16(stage, page_folder, tmp_path):
+    folder = tmp_path / "silent"
+    shutil.copytree(page_folder, folder)
+    for path in folder.rglob("*.txt"):
+        path.unlink()
+    pages = [page for page in load_pages(folder, default_kind="line") if page.split == "heldout"]
+    stage.export(stage.rounded.plan("nvfp4"))
+    report = stage.run(pages=pages)
+    assert report.truth_sources == {"model": len(pages)}
+    assert report.arms[0].overall.cer == 0
+    for page in Transcripts.load(stage.folder).pages:
+        assert page.truth == page.arms["bf16"].text
+
+
+def test_no_page(stage):
+    stage.export(stage.rounded.plan("fp8"))
+    with pytest.raises(PagesError, match="held-out pages"):
+        stage.run(pages=[])
+
+
+def test_images_of_worst_pages_are_small(tmp_path):
+    from PIL import Image
+
+    suffix, data = encode_image(Image.new("RGB", (300, 20), "white"))
+    assert (suffix, data[:4]) == (".png", b"\x89PNG")
+    suffix, data = encode_image(Image.effect_noise((2400, 3000), 40).convert("RGB"))
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(data)
+    with Image.open(path) as image:
+        assert (image.format, image.size, image.mode) == ("JPEG", (1600, 2000), "L")
+    assert Image.open(tmp_path / "a.jpg").mode == "L"
