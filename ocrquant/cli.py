@@ -1,6 +1,8 @@
-"""The command line: arguments to a recipe, a recipe to one pipeline function, errors to one line and an exit code.
+"""The command line: arguments to a recipe, a recipe to one pipeline function, errors to one line and an exit
+code.
 
-Knows options and exit codes; holds no logic. Heavy modules are imported inside the commands, so that `--help` is quick.
+Knows options and exit codes; holds no logic. Heavy modules are imported inside the commands, so that `--help`
+is quick.
 """
 
 from __future__ import annotations
@@ -28,11 +30,15 @@ app.add_typer(pages_app, name="pages")
 
 RecipeFile = Annotated[Path, typer.Argument(metavar="RECIPE", help="YAML recipe; see recipes/README.md.")]
 Overrides = Annotated[
-    list[str], typer.Option("--set", metavar="KEY=VALUE", help="Replace a value of the recipe; may be repeated.")
+    list[str],
+    typer.Option("--set", metavar="KEY=VALUE", help="Replace a value of the recipe; may be repeated."),
 ]
 Device = Annotated[str | None, typer.Option(metavar="DEVICE", help="auto, cpu, cuda or cuda:N.")]
 Adopt = Annotated[
-    bool, typer.Option("--adopt", help="Go on in a run folder of another recipe: redo only what the difference changes.")
+    bool,
+    typer.Option(
+        "--adopt", help="Go on in a run folder of another recipe: redo only what the difference changes."
+    ),
 ]
 
 
@@ -96,7 +102,10 @@ def calibrate(
     device: Device = None,
     adopt: Adopt = False,
     until: Annotated[
-        str, typer.Option(metavar="STAGE", help="Stop after pages, statistics, rounding, sensitivity, assign or export.")
+        str,
+        typer.Option(
+            metavar="STAGE", help="Stop after pages, statistics, rounding, sensitivity, assign or export."
+        ),
     ] = "evaluate",
 ) -> None:
     """The whole way: pages and a model to a smaller checkpoint and a report. Resumes where it was stopped."""
@@ -119,7 +128,8 @@ for _stage, _text in {
     "statistics": "Run up to the activation statistics.",
     "rounding": "Run up to the rounded weights of every group in every format.",
     "sensitivity": "Run up to the scores of every group in every format.",
-    "assign": "Run up to the plan. A new budget (--set assign.budget.bits_per_weight=5 --adopt) scores nothing again.",
+    "assign": "Run up to the plan. Another budget (--set assign.budget.bits_per_weight=5 --adopt) scores "
+    "nothing again.",
     "export": "Run up to the checkpoint.",
     "evaluate": "Run up to the report.",
 }.items():
@@ -128,7 +138,9 @@ for _stage, _text in {
 
 @app.command()
 @reported
-def report(run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder with a finished evaluation.")]) -> None:
+def report(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder with a finished evaluation.")],
+) -> None:
     """Write report.md and report.html again from what a run folder holds."""
     from ocrquant.evaluate import render_report
 
@@ -139,9 +151,17 @@ def report(run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder w
 @pages_app.command("make")
 @reported
 def make(
-    pdfs: Annotated[list[Path], typer.Argument(metavar="PDF...", help="Born-digital PDFs, or folders of them.")],
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="New folder for images and metadata.jsonl.")],
-    dpi: Annotated[list[int], typer.Option(help="Resolutions to draw from; may be repeated.")] = [96, 120, 150],  # noqa: B006
+    pdfs: Annotated[
+        list[Path], typer.Argument(metavar="PDF...", help="Born-digital PDFs, or folders of them.")
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="New folder for images and metadata.jsonl.")
+    ],
+    dpi: Annotated[list[int], typer.Option(help="Resolutions to draw from; may be repeated.")] = [
+        96,
+        120,
+        150,
+    ],
     seed: Annotated[int, typer.Option(help="Seed of the choice of crops and resolutions.")] = 0,
     max_crops: Annotated[int, typer.Option(help="Most crops to write.")] = 1000,
 ) -> None:

@@ -9,7 +9,8 @@ import pytest
 
 @pytest.fixture(scope="session")
 def tiny_model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four decoder layers (three Gated DeltaNet, one full attention), hidden size 64, bf16, random weights, seed 0.
+    """Four decoder layers (three Gated DeltaNet, one full attention), hidden size 64, bf16, random weights,
+    seed 0.
 
     Reads nothing sensible, but every tensor is where a trained model has it. Do not write into the folder.
     """

@@ -1,1 +1,4 @@
-"""Operations with a plain reference and faster implementations beside it; nothing here knows of models or recipes."""
+"""Operations with a plain reference and faster implementations beside it.
+
+Nothing here knows of models or recipes.
+"""

@@ -1,7 +1,7 @@
-"""Compiles a C++ source of csrc/cpu with the machine's compiler, once per source text and flags, and loads it.
+"""Compiles a C++ source of csrc/cpu with the machine's compiler, and loads it.
 
-Knows files, a compiler and ctypes; knows nothing of tensors. Where sources or compiler are missing the answer is None
-with a reason, and the caller falls back to its reference.
+Knows files, a compiler and ctypes; knows nothing of tensors. Where sources or compiler are missing the answer
+is None with a reason, and the caller falls back to its reference.
 """
 
 from __future__ import annotations
@@ -18,9 +18,19 @@ from functools import cache
 from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parents[2] / "csrc" / "cpu"
-# Not -ffast-math: with -shared, older GCC then links start-up code that flushes denormals in the whole process.
+# Not -ffast-math: with -shared, older GCC then links start-up code that flushes denormals in the whole
+# process.
 RELAXED = ("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math")
-FLAGS = ("-O3", "-march=native", "-mprefer-vector-width=512", *RELAXED, "-fopenmp", "-shared", "-fPIC", "-std=c++17")
+FLAGS = (
+    "-O3",
+    "-march=native",
+    "-mprefer-vector-width=512",
+    *RELAXED,
+    "-fopenmp",
+    "-shared",
+    "-fPIC",
+    "-std=c++17",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +44,9 @@ class Library:
 def _processor() -> str:
     """What distinguishes processors for -march=native: the machine name and, on Linux, the feature flags."""
     info = Path("/proc/cpuinfo")
-    flags = next((x for x in info.read_text().splitlines() if x.startswith("flags")), "") if info.exists() else ""
+    flags = (
+        next((x for x in info.read_text().splitlines() if x.startswith("flags")), "") if info.exists() else ""
+    )
     return platform.machine() + flags
 
 
@@ -55,7 +67,9 @@ def load(name: str) -> Library:
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=folder) as scratch:
                 built = Path(scratch) / target.name
-                subprocess.run([compiler, *FLAGS, str(source), "-o", str(built)], check=True, capture_output=True)
+                subprocess.run(
+                    [compiler, *FLAGS, str(source), "-o", str(built)], check=True, capture_output=True
+                )
                 os.replace(built, target)
         except (OSError, subprocess.CalledProcessError) as error:
             return Library(None, f"compiling {source.name} failed: {error}")

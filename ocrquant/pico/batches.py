@@ -1,7 +1,7 @@
 """From samples to padded tensors: token ids, patches, positions, and the targets of the three losses.
 
-Knows pico's token layout (user, image, prompt, assistant, text, end) and M-RoPE positions; knows nothing of weights.
-Rows are padded on the right; padding never reaches a loss.
+Knows pico's token layout (user, image, prompt, assistant, text, end) and M-RoPE positions; knows nothing of
+weights. Rows are padded on the right; padding never reaches a loss.
 """
 
 from __future__ import annotations
@@ -15,7 +15,14 @@ import torch
 from transformers import PreTrainedTokenizerFast
 from transformers.vision_utils import get_vision_interpolation_indices_and_weights
 
-from ocrquant.pico.geometry import COLUMN_PIXELS, COLUMNS_PER_TOKEN, MERGE, PATCH_PIXELS, POSITION_GRID, TOKEN_PIXELS
+from ocrquant.pico.geometry import (
+    COLUMN_PIXELS,
+    COLUMNS_PER_TOKEN,
+    MERGE,
+    PATCH_PIXELS,
+    POSITION_GRID,
+    TOKEN_PIXELS,
+)
 from ocrquant.pico.samples import Sample
 from ocrquant.pico.tokenizer import PROMPTS
 
@@ -27,12 +34,14 @@ TOKENS_AROUND_IMAGE = 5
 
 @dataclass(slots=True, kw_only=True)
 class Batch:
-    """Tensors of one step; B rows, T text+image positions, N patches, M = N / 4 merged tokens, all padded right.
+    """Tensors of one step, padded on the right.
+
+    B rows, T text and image positions, N patches, M = N / 4 merged tokens.
 
     ids, labels int64 [B, T]; positions int64 [3, B, T]; image_slots bool [B, T]; patches fp32 [B, N, 100];
-    patch_mask bool [B, N]; patch_rows, patch_columns int64 [B, N]; grid_index int64 and grid_weight fp32 [B, N, 4];
-    columns int64 [B, M, 5] (character id per 4-pixel column, 0 = none, -100 = not judged);
-    place bool [B, T, M]: image tokens that hold the character which position t predicts.
+    patch_mask bool [B, N]; patch_rows, patch_columns int64 [B, N]; grid_index int64 and grid_weight fp32 [B,
+    N, 4]; columns int64 [B, M, 5] (character id per 4-pixel column, 0 = none, -100 = not judged); place bool
+    [B, T, M]: image tokens that hold the character which position t predicts.
     """
 
     ids: torch.Tensor
@@ -50,13 +59,18 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         """The same batch on another device."""
-        moved = {field.name: getattr(self, field.name).to(device, non_blocking=True) for field in fields(self)}
+        moved = {
+            field.name: getattr(self, field.name).to(device, non_blocking=True) for field in fields(self)
+        }
         return Batch(**moved)
 
 
 @lru_cache(maxsize=4096)
 def grid_tables(rows: int, columns: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """For a grid of patches in merge order: row [N], column [N], position-table indices [N, 4] and weights [N, 4]."""
+    """For a grid of patches in merge order.
+
+    Row [N], column [N], position-table indices [N, 4] and weights [N, 4].
+    """
     row, column = np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij")
     order = [
         axis.reshape(rows // MERGE, MERGE, columns // MERGE, MERGE).transpose(0, 2, 1, 3).reshape(-1)
@@ -76,13 +90,18 @@ def grid_tables(rows: int, columns: int) -> tuple[np.ndarray, np.ndarray, np.nda
 def patchify(grey: np.ndarray) -> np.ndarray:
     """uint8 [H, W] -> fp32 [N, 100] in [-1, 1], patches in merge order."""
     height, width = grey.shape
-    cells = grey.reshape(height // TOKEN_PIXELS, MERGE, PATCH_PIXELS, width // TOKEN_PIXELS, MERGE, PATCH_PIXELS)
+    cells = grey.reshape(
+        height // TOKEN_PIXELS, MERGE, PATCH_PIXELS, width // TOKEN_PIXELS, MERGE, PATCH_PIXELS
+    )
     flat = cells.transpose(0, 3, 1, 4, 2, 5).reshape(-1, PATCH_PIXELS * PATCH_PIXELS)
     return flat.astype(np.float32) / np.float32(127.5) - np.float32(1.0)
 
 
 def _column_targets(sample: Sample, char_ids: np.ndarray) -> np.ndarray:
-    """int64 [M, 5]: which character has its centre in each 4-pixel column; lines at other heights are not judged."""
+    """int64 [M, 5].
+
+    Which character has its centre in each 4-pixel column; lines at other heights are not judged.
+    """
     rows, columns = sample.grey.shape[0] // TOKEN_PIXELS, sample.grey.shape[1] // TOKEN_PIXELS
     target = np.full((rows, columns * COLUMNS_PER_TOKEN), IGNORE, dtype=np.int64)
     known = ~np.isnan(sample.char_x)
@@ -96,7 +115,7 @@ def _column_targets(sample: Sample, char_ids: np.ndarray) -> np.ndarray:
 
 
 def _place_targets(sample: Sample) -> np.ndarray:
-    """bool [n, M]: image tokens under each character of the text."""
+    """Bool [n, M]: image tokens under each character of the text."""
     rows, columns = sample.grey.shape[0] // TOKEN_PIXELS, sample.grey.shape[1] // TOKEN_PIXELS
     top, bottom = sample.line_y[:, :1], sample.line_y[:, 1:]
     edge = np.arange(rows, dtype=np.float32)[None, :] * TOKEN_PIXELS
@@ -121,7 +140,9 @@ class Collator:
         lookup = tokenizer.get_vocab()
         self.char_id = {token: index for token, index in lookup.items() if len(token) == 1}
         self.unknown = lookup["<|unk|>"]
-        self.control = {name: lookup[f"<|{name}|>"] for name in ("pad", "end", "user", "assistant", "image_pad")}
+        self.control = {
+            name: lookup[f"<|{name}|>"] for name in ("pad", "end", "user", "assistant", "image_pad")
+        }
         self.vision = (lookup["<|vision_start|>"], lookup["<|vision_end|>"])
         self.prompt = {kind: lookup[prompt] for kind, prompt in PROMPTS.items()}
         self.rng = rng
@@ -152,8 +173,15 @@ class Collator:
             patches[b, :n] = patchify(sample.grey)
             text = self.encode(sample.text)
             answer = count + TOKENS_AROUND_IMAGE
-            head = [self.control["user"], self.vision[0], *[self.control["image_pad"]] * count, self.vision[1]]
-            row = np.array([*head, self.prompt[sample.kind], self.control["assistant"], *text, self.control["end"]])
+            head = [
+                self.control["user"],
+                self.vision[0],
+                *[self.control["image_pad"]] * count,
+                self.vision[1],
+            ]
+            row = np.array(
+                [*head, self.prompt[sample.kind], self.control["assistant"], *text, self.control["end"]]
+            )
             ids[b, : len(row)] = row
             labels[b, answer - 1 : len(row) - 1] = row[answer:]
             positions[:, b, : len(row)] = mrope_positions(rows // MERGE, cols // MERGE, len(row))
@@ -183,7 +211,9 @@ def mrope_positions(rows: int, columns: int, length: int) -> np.ndarray:
     return positions
 
 
-def batches(samples: Iterator[Sample], collate: Collator, *, positions: int, pool: int, corrupt: float) -> Iterator[Batch]:
+def batches(
+    samples: Iterator[Sample], collate: Collator, *, positions: int, pool: int, corrupt: float
+) -> Iterator[Batch]:
     """Batches of at most `positions` padded positions, from pools of `pool` samples sorted by length."""
     while True:
         group = sorted((next(samples) for _ in range(pool)), key=sequence_length)

@@ -1,7 +1,7 @@
 """Training pictures in memory: line and block crops read from parquet files, decoded once.
 
-Knows the columns of the corpus (image, text, kind, doc, split, dpi, font_pt, char_x); knows nothing of tokens or
-tensors. Documents of the held-out or calibration split are refused here, so no training run can see them.
+Knows the columns of the corpus (image, text, kind, doc, split, dpi, font_pt, char_x); knows nothing of tokens
+or tensors. Documents of the held-out or calibration split are refused here, so no training run can see them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ COLUMNS = ["image", "text", "kind", "doc", "split", "dpi", "font_pt", "char_x", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crop:
-    """One crop: `grey` is uint8 [height, width]; `char_x` float32, pixels, one per non-space character, or empty."""
+    """One crop.
+
+    `grey` is uint8 [height, width]; `char_x` float32, pixels, one per non-space character, or empty.
+    """
 
     grey: np.ndarray
     text: str
@@ -34,7 +37,9 @@ class Crop:
 def read_crops(path: Path, *, split: str) -> list[Crop]:
     """All crops of one parquet file, whose rows must all belong to `split`."""
     if not path.is_file():
-        raise PagesError(str(path), expected="a parquet file of crops", given="no such file", fix="check the folder")
+        raise PagesError(
+            str(path), expected="a parquet file of crops", given="no such file", fix="check the folder"
+        )
     table = pq.read_table(path, columns=[c for c in COLUMNS if c in pq.read_schema(path).names])
     crops = []
     for row in table.to_pylist():

@@ -1,7 +1,7 @@
 """Greedy transcription with pico and its character error rate on held-out documents.
 
-`python -m ocrquant.pico.evaluate [--model DIR] [--corpus DIR]` prints one JSON line a kind. Runs the model through
-`transformers` alone, the way any user would; knows nothing of training.
+`python -m ocrquant.pico.evaluate [--model DIR] [--corpus DIR]` prints one JSON line a kind. Runs the model
+through `transformers` alone, the way any user would; knows nothing of training.
 """
 
 from __future__ import annotations
@@ -89,7 +89,9 @@ def heldout_cer(
 ) -> dict[str, float | int | str]:
     """Character error rate of greedy transcription: all edits over all true characters."""
     start = time.perf_counter()
-    outputs = transcribe(model, tokenizer, processor, [(c.grey, kind) for c in crops], max_new_tokens=max_new_tokens)
+    outputs = transcribe(
+        model, tokenizer, processor, [(c.grey, kind) for c in crops], max_new_tokens=max_new_tokens
+    )
     truths = [crop.text for crop in crops]
     exact = sum(output == truth for output, truth in zip(outputs, truths, strict=True))
     return {
@@ -104,8 +106,12 @@ def heldout_cer(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", type=Path, default=FOLDER, help="model folder (default: the one that ships)")
-    parser.add_argument("--corpus", type=Path, default=os.environ.get("OCRQUANT_CORPUS"), help="folder of parquet files")
+    parser.add_argument(
+        "--model", type=Path, default=FOLDER, help="model folder (default: the one that ships)"
+    )
+    parser.add_argument(
+        "--corpus", type=Path, default=os.environ.get("OCRQUANT_CORPUS"), help="folder of parquet files"
+    )
     parser.add_argument("--num-crops", type=int, default=None, help="crops of each kind (default: all)")
     parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
     parser.add_argument("--device", default="cpu")
@@ -116,7 +122,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     processor = Qwen2VLImageProcessorPil.from_pretrained(options.model)
     for kind, name in HELDOUT.items():
         crops = spread(read_crops(Path(options.corpus) / name, split="heldout"), options.num_crops)
-        print(json.dumps({**heldout_cer(model, tokenizer, processor, crops, kind), "dtype": options.dtype}), flush=True)
+        print(
+            json.dumps({**heldout_cer(model, tokenizer, processor, crops, kind), "dtype": options.dtype}),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Pico's forward pass for training, written for throughput on the parameters of the Hugging Face modules.
 
-Knows the mathematics of `Qwen3_5ForConditionalGeneration` (a test holds the two equal in fp32) and that rows are padded
-on the right, which lets the decoder run without masks; knows nothing of data or optimisers. What it does differently:
-grey patches (the kernel summed over colour and time), one padded tensor for all images, and the kernels of this package
-for the delta rule and for everything elementwise around it.
+Knows the mathematics of `Qwen3_5ForConditionalGeneration` (a test holds the two equal in fp32) and that rows
+are padded on the right, which lets the decoder run without masks; knows nothing of data or optimisers. What
+it does differently: grey patches (the kernel summed over colour and time), one padded tensor for all images,
+and the kernels of this package for the delta rule and for everything elementwise around it.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scaling: float) -> Tensor:
     """Softmax attention written out; q, k, v [B, H, T, D], bias broadcast to [B, H, T, T].
 
-    For crops of 80 patches in bf16 this takes a quarter of the time of `scaled_dot_product_attention` forward and
-    backward (one Xeon core with AVX-512 BF16, 2026-11-30: 36 ms against 132 ms for 100 x 3 heads).
+    For crops of 80 patches in bf16 this takes a quarter of the time of `scaled_dot_product_attention` forward
+    and backward (one Xeon core with AVX-512 BF16, 2026-11-30: 36 ms against 132 ms for 100 x 3 heads).
     """
     return torch.softmax((q * scaling) @ k.mT + bias, dim=-1, dtype=q.dtype) @ v
 
@@ -55,11 +55,16 @@ def gated_delta_net(layer: nn.Module, x: Tensor) -> Tensor:
 
 
 def full_attention(layer: nn.Module, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """A full-attention layer on x [B, T, h]; also returns q [B, H, T, D] and k [B, G, T, D] for the place loss."""
+    """A full-attention layer on x [B, T, h].
+
+    Also returns q [B, H, T, D] and k [B, G, T, D] for the place loss.
+    """
     batch, length, _ = x.shape
     q, gate = layer.q_proj(x).view(batch, length, -1, 2 * layer.head_dim).chunk(2, dim=-1)
     q = zero_centred_norm(q, layer.q_norm).transpose(1, 2)
-    k = zero_centred_norm(layer.k_proj(x).view(batch, length, -1, layer.head_dim), layer.k_norm).transpose(1, 2)
+    k = zero_centred_norm(layer.k_proj(x).view(batch, length, -1, layer.head_dim), layer.k_norm).transpose(
+        1, 2
+    )
     v = layer.v_proj(x).view(batch, length, -1, layer.head_dim).transpose(1, 2)
     q, k = rotate(q, cos, sin), rotate(k, cos, sin)
     groups = layer.num_key_value_groups
@@ -78,7 +83,9 @@ def vision_tokens(model: Qwen3_5ForConditionalGeneration, batch: Batch) -> Tenso
     table = visual.pos_embed.weight[batch.grid_index]
     x = x + (table * batch.grid_weight.unsqueeze(-1)).sum(2).to(x.dtype)
     frequencies = visual.rotary_pos_emb.inv_freq.float()
-    angle = torch.cat([batch.patch_rows[..., None] * frequencies, batch.patch_columns[..., None] * frequencies], -1)
+    angle = torch.cat(
+        [batch.patch_rows[..., None] * frequencies, batch.patch_columns[..., None] * frequencies], -1
+    )
     angle = torch.cat([angle, angle], -1).unsqueeze(1)
     cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
     bias = torch.where(batch.patch_mask, 0.0, MASKED)[:, None, None, :].to(x.dtype)

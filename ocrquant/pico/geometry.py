@@ -1,8 +1,8 @@
 """The shape of pico: one place for every size, and the Hugging Face configuration made from them.
 
-Knows sizes and configuration classes; knows nothing of data, training or quantization. A line crop of a page rendered
-at 96 to 150 dpi is 13 to 29 pixels high, so that a merged vision token of 20 x 20 pixels makes one row of tokens out of
-nearly every line without any rescaling outside the ordinary image processor.
+Knows sizes and configuration classes; knows nothing of data, training or quantization. A line crop of a page
+rendered at 96 to 150 dpi is 13 to 29 pixels high, so that a merged vision token of 20 x 20 pixels makes one
+row of tokens out of nearly every line without any rescaling outside the ordinary image processor.
 """
 
 from __future__ import annotations
@@ -60,7 +60,10 @@ VISION = {
 
 
 def build_config(token_ids: dict[str, int]) -> Qwen3_5Config:
-    """The `qwen3_5` configuration of pico; `token_ids` maps the special tokens of `tokenizer.SPECIAL` to ids."""
+    """The `qwen3_5` configuration of pico.
+
+    `token_ids` maps the special tokens of `tokenizer.SPECIAL` to ids.
+    """
     end, pad = token_ids["<|end|>"], token_ids["<|pad|>"]
     text = {**TEXT, "pad_token_id": pad, "eos_token_id": end, "bos_token_id": None}
     return Qwen3_5Config(

@@ -1,8 +1,9 @@
 """Pico's three losses: next character, character under each column of pixels, and place of attention.
 
-Knows the outputs of `forward`; knows nothing of data or optimisers. The column head is thrown away after training.
-Which head is taught which place is a table: layer 3 learns to find both the character just written and the next one,
-layer 7 the next one, since two hops are what it takes to walk along a line without losing the place.
+Knows the outputs of `forward`; knows nothing of data or optimisers. The column head is thrown away after
+training. Which head is taught which place is a table: layer 3 learns to find both the character just written
+and the next one, layer 7 the next one, since two hops are what it takes to walk along a line without losing
+the place.
 """
 
 from __future__ import annotations
@@ -71,14 +72,21 @@ def place_loss(batch: Batch, attended: list[tuple[Tensor, Tensor]]) -> Tensor:
 
 
 def losses(
-    model: Qwen3_5ForConditionalGeneration, head: ColumnHead, batch: Batch, *, with_text: bool, smoothing: float = 0.0
+    model: Qwen3_5ForConditionalGeneration,
+    head: ColumnHead,
+    batch: Batch,
+    *,
+    with_text: bool,
+    smoothing: float = 0.0,
 ) -> Losses:
     """All losses of one batch; `with_text` false trains the vision encoder alone."""
     tokens = vision_tokens(model, batch)
     judged = batch.columns != IGNORE
     column_labels = batch.columns[judged]
     column_logits = head(tokens)[judged].float()
-    column = F.cross_entropy(column_logits, column_labels) if len(column_labels) else column_logits.sum() * 0.0
+    column = (
+        F.cross_entropy(column_logits, column_labels) if len(column_labels) else column_logits.sum() * 0.0
+    )
     seen = column_labels > 0
     result = Losses(
         column=column,

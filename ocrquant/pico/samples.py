@@ -1,8 +1,7 @@
-"""From crops to training samples: spans of lines, stacks of lines, small changes of size and margin, and where each
-character stands.
+"""From crops to training samples: spans of lines, stacks of lines, and where each character stands.
 
-Knows pictures and text in NumPy; knows nothing of tokens or tensors. Every random choice comes from the generator that
-is handed in.
+Knows pictures and text in NumPy; knows nothing of tokens or tensors. Every random choice comes from the
+generator that is handed in.
 """
 
 from __future__ import annotations
@@ -26,8 +25,9 @@ MAX_STACK = 8
 class Sample:
     """One training picture.
 
-    `grey` is uint8 [height, width], both multiples of the vision token. For each character of `text`: `char_x` is the
-    x of its centre (float32 [n], NaN where unknown), `line_y` the top and bottom of its line (float32 [n, 2]).
+    `grey` is uint8 [height, width], both multiples of the vision token. For each character of `text`:
+    `char_x` is the x of its centre (float32 [n], NaN where unknown), `line_y` the top and bottom of its line
+    (float32 [n, 2]).
     """
 
     grey: np.ndarray
@@ -38,7 +38,10 @@ class Sample:
 
 
 def centres(text: str, char_x: np.ndarray) -> np.ndarray:
-    """Centre of every character of a line, float32 [len(text)]; spaces lie midway; NaN where the crop has no places."""
+    """Centre of every character of a line, float32 [len(text)].
+
+    Spaces lie midway; NaN where the crop has no places.
+    """
     places = np.full(len(text), np.nan, dtype=np.float32)
     solid = np.array([not character.isspace() for character in text], dtype=bool)
     if len(char_x) != int(solid.sum()) or not solid.any():
@@ -53,8 +56,13 @@ def background(grey: np.ndarray) -> int:
     return int(np.bincount(border, minlength=256).argmax())
 
 
-def cut_span(crop: Crop, places: np.ndarray, max_width: int, rng: np.random.Generator) -> tuple[np.ndarray, str, np.ndarray]:
-    """A random run of whole words at most about `max_width` pixels wide: picture, text and places of that run."""
+def cut_span(
+    crop: Crop, places: np.ndarray, max_width: int, rng: np.random.Generator
+) -> tuple[np.ndarray, str, np.ndarray]:
+    """A random run of whole words at most about `max_width` pixels wide.
+
+    Picture, text and places of that run.
+    """
     width = crop.grey.shape[1]
     if width <= max_width or np.isnan(places).any():
         return crop.grey, crop.text, places
@@ -63,16 +71,23 @@ def cut_span(crop: Crop, places: np.ndarray, max_width: int, rng: np.random.Gene
     first = starts[int(rng.integers(len(starts)))]
     left = 0 if first == 0 else int(places[first - 1])
     ends = [i for i in [*spaces, len(crop.text)] if i > first]
-    fitting = [i for i in ends if (width if i == len(crop.text) else places[i]) - left <= max_width] or ends[:1]
+    fitting = [i for i in ends if (width if i == len(crop.text) else places[i]) - left <= max_width] or ends[
+        :1
+    ]
     last = fitting[-1]
     right = width if last == len(crop.text) else int(np.ceil(places[last]))
     return crop.grey[:, left:right], crop.text[first:last], places[first:last] - left
 
 
 def _finish(
-    grey: np.ndarray, text: str, kind: str, char_x: np.ndarray, line_y: np.ndarray, rng: np.random.Generator | None
+    grey: np.ndarray,
+    text: str,
+    kind: str,
+    char_x: np.ndarray,
+    line_y: np.ndarray,
+    rng: np.random.Generator | None,
 ) -> Sample:
-    """Add margins, change the size a little (only with `rng`) and bring the picture to the processor's size."""
+    """Bring a picture to the processor's size; with `rng`, after adding margins and scaling a little."""
     fill = background(grey)
     if rng is not None:
         top, bottom, left, right = (int(m) for m in rng.integers(0, MARGIN_PIXELS + 1, 4))
@@ -125,7 +140,10 @@ def stack_lines(crops: list[Crop], rng: np.random.Generator, max_width: int) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixture:
-    """What a stretch of training looks like: widest span in pixels, and the shares of stacks and of real blocks."""
+    """What a stretch of training looks like.
+
+    Widest span in pixels, and the shares of stacks and of real blocks.
+    """
 
     max_width: int
     stack_share: float
@@ -137,7 +155,10 @@ class SampleStream:
     """Endless training samples from line and block crops, by the shares of a `Mixture`."""
 
     def __init__(self, lines: list[Crop], blocks: list[Crop], rng: np.random.Generator) -> None:
-        """Keep the crops; lines on a light background with known places are also grouped by style for stacking."""
+        """Keep the crops.
+
+        Lines on a light background with known places are also grouped by style for stacking.
+        """
         self.lines, self.blocks, self.rng = lines, blocks, rng
         styles: dict[tuple[str, float, int], list[Crop]] = {}
         for crop in lines:

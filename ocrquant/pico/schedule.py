@@ -1,7 +1,7 @@
 """What pico is trained on when: a table of stages, and the learning rate over all of them.
 
-Knows counts of crops and shares of the mixture; knows nothing of tensors. Lengths are in crops, so that a resumed run
-continues exactly where it stood.
+Knows counts of crops and shares of the mixture; knows nothing of tensors. Lengths are in crops, so that a
+resumed run continues exactly where it stood.
 """
 
 from __future__ import annotations
@@ -79,7 +79,10 @@ def total_crops() -> int:
 
 
 def rate_factor(crops_seen: int) -> float:
-    """Learning-rate factor in [0, 1]: warm-up at the start of every stage that adds a loss, then flat, then down."""
+    """Learning-rate factor in [0, 1].
+
+    Warm-up at the start of every stage that adds a loss, then flat, then down.
+    """
     first_with_text = sum(stage.crops for stage in STAGES if not stage.with_text)
     since = crops_seen if crops_seen < first_with_text else crops_seen - first_with_text
     warm = min(1.0, (since + 1) / WARMUP_CROPS)

@@ -1,7 +1,7 @@
 """From a training run to the folder that ships: `python -m ocrquant.pico.ship --run RUN --corpus DIR`.
 
-Measures greedy character error rate on the held-out documents, writes the model card from that and from the run's log,
-and replaces the shipped folder as a whole. Knows files; trains nothing.
+Measures greedy character error rate on the held-out documents, writes the model card from that and from the
+run's log, and replaces the shipped folder as a whole. Knows files; trains nothing.
 """
 
 from __future__ import annotations
@@ -36,13 +36,15 @@ tags: [ocr, qwen3_5, reference-model]
 
 # pico
 
-A small document model of the Qwen3.5-VL architecture: an image of a text line or of a block of lines in, its text out.
-It exists so that quantization of document models can be tried, tested and judged without downloading one. It reads
-printed Latin text in a size of about 10 to 30 pixels an em; for documents that matter, take a larger model.
+A small document model of the Qwen3.5-VL architecture: an image of a text line or of a block of lines in, its
+text out. It exists so that quantization of document models can be tried, tested and judged without
+downloading one. It reads printed Latin text in a size of about 10 to 30 pixels an em; for documents that
+matter, take a larger model.
 
 ## Accuracy
 
-Greedy transcription in bf16 of documents that no training run has seen, character error rate over all characters:
+Greedy transcription in bf16 of documents that no training run has seen, character error rate over all
+characters:
 
 {accuracy}
 
@@ -81,16 +83,16 @@ print(tokenizer.decode(output[0, ids.shape[1] :], skip_special_tokens=True))
 
 ## Training
 
-`python -m ocrquant.pico.train` on line and block crops of born-digital PDFs, split by document: {lines} line crops and
-{blocks} block crops for training. Documents come from packages of Debian main and, for training only, from public test
-corpora. The vision encoder learns first, by a throw-away head that names the character under each column of four
-pixels; then the whole model learns to write the text, while some attention heads are taught the place of the
-character that is written next. {crops:,} crops were seen in all:
+`python -m ocrquant.pico.train` on line and block crops of born-digital PDFs, split by document: {lines} line
+crops and {blocks} block crops for training. Documents come from packages of Debian main and, for training
+only, from public test corpora. The vision encoder learns first, by a throw-away head that names the character
+under each column of four pixels; then the whole model learns to write the text, while some attention heads
+are taught the place of the character that is written next. {crops:,} crops were seen in all:
 
 {stages}
 
-`{log}` beside this file is the log of losses and of character error rates on evenly spread held-out crops (a sample,
-so those figures scatter around the ones above). The program goes on from its checkpoint.
+`{log}` beside this file is the log of losses and of character error rates on evenly spread held-out crops (a
+sample, so those figures scatter around the ones above). The program goes on from its checkpoint.
 """
 
 
@@ -100,10 +102,16 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def _verdict(scores: list[dict[str, Any]]) -> str:
-    missed = [f"{s['cer']:.1%} for {s['kind']}s against {GOALS[s['kind']]:.0%}" for s in scores if s["cer"] > GOALS[s["kind"]]]
+    missed = [
+        f"{s['cer']:.1%} for {s['kind']}s against {GOALS[s['kind']]:.0%}"
+        for s in scores
+        if s["cer"] > GOALS[s["kind"]]
+    ]
     if not missed:
         return "The goal was at most 5 % for lines and 10 % for blocks."
-    return f"The goal of at most 5 % for lines and 10 % for blocks is not reached yet: {' and '.join(missed)}."
+    return (
+        f"The goal of at most 5 % for lines and 10 % for blocks is not reached yet: {' and '.join(missed)}."
+    )
 
 
 def card(model: torch.nn.Module, scores: list[dict[str, Any]], sizes: dict[str, int], crops_seen: int) -> str:
@@ -115,7 +123,15 @@ def card(model: torch.nn.Module, scores: list[dict[str, Any]], sizes: dict[str, 
     done, rows = 0, []
     for stage in schedule.STAGES:
         count = max(0, min(stage.crops, crops_seen - done))
-        rows.append([stage.name, f"{count:,}", stage.mixture.max_width, stage.mixture.stack_share, stage.mixture.block_share])
+        rows.append(
+            [
+                stage.name,
+                f"{count:,}",
+                stage.mixture.max_width,
+                stage.mixture.stack_share,
+                stage.mixture.block_share,
+            ]
+        )
         done += stage.crops
     vision = sum(p.numel() for n, p in model.named_parameters() if ".visual." in n)
     return CARD.format(
@@ -131,7 +147,9 @@ def card(model: torch.nn.Module, scores: list[dict[str, Any]], sizes: dict[str, 
         width=geometry.TEXT["hidden_size"],
         vocabulary=geometry.VOCAB_SIZE,
         crops=crops_seen,
-        stages=_table(["stage", "crops", "widest crop, pixels", "share of stacked lines", "share of real blocks"], rows),
+        stages=_table(
+            ["stage", "crops", "widest crop, pixels", "share of stacked lines", "share of real blocks"], rows
+        ),
         log=LOG_NAME,
         **sizes,
     )
@@ -159,7 +177,10 @@ def ship(run: Path, corpus_folder: Path, target: Path, num_crops: int | None) ->
         crops = evaluate.spread(corpus.read_crops(corpus_folder / name, split="heldout"), num_crops)
         scores.append(evaluate.heldout_cer(model, tokenizer, processor, crops, kind))
         print(json.dumps(scores[-1]), flush=True)
-    sizes = {"lines": count_rows(corpus_folder, TRAIN_LINES), "blocks": count_rows(corpus_folder, TRAIN_BLOCKS)}
+    sizes = {
+        "lines": count_rows(corpus_folder, TRAIN_LINES),
+        "blocks": count_rows(corpus_folder, TRAIN_BLOCKS),
+    }
     log = (run / "log.jsonl").read_text(encoding="utf-8")
     crops_seen = max(json.loads(line)["crops"] for line in log.splitlines())
     if target.exists():
@@ -175,9 +196,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run", type=Path, required=True, help="run folder of the training")
-    parser.add_argument("--corpus", type=Path, default=os.environ.get("OCRQUANT_CORPUS"), help="folder of parquet files")
+    parser.add_argument(
+        "--corpus", type=Path, default=os.environ.get("OCRQUANT_CORPUS"), help="folder of parquet files"
+    )
     parser.add_argument("--target", type=Path, default=evaluate.FOLDER, help="folder to write")
-    parser.add_argument("--num-crops", type=int, default=None, help="held-out crops of each kind (default: all)")
+    parser.add_argument(
+        "--num-crops", type=int, default=None, help="held-out crops of each kind (default: all)"
+    )
     options = parser.parse_args(arguments)
     if options.corpus is None:
         parser.error("--corpus is required (or set OCRQUANT_CORPUS)")

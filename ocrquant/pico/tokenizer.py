@@ -1,4 +1,4 @@
-"""Pico's tokenizer: one Unicode character a token, plus a handful of control tokens and two whole-sentence prompts.
+"""Pico's tokenizer: one Unicode character a token, plus control tokens and two prompts.
 
 Knows the alphabet and the chat template; knows nothing of images. A character that the alphabet lacks becomes
 `<|unk|>`; nothing is normalised away but NFC composition.
@@ -40,7 +40,10 @@ CHAT_TEMPLATE = (
 
 
 def alphabet(texts: Iterable[str]) -> list[str]:
-    """The characters of pico: newline, printable ASCII, then the most frequent others that fit the vocabulary."""
+    """The characters of pico.
+
+    Newline, printable ASCII, then the most frequent others that fit the vocabulary.
+    """
     counts = Counter(character for text in texts for character in text)
     base = ["\n", *map(chr, range(32, 127))]
     others = [character for character, count in counts.most_common() if character not in base and count > 1]

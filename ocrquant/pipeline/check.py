@@ -1,7 +1,7 @@
 """What a recipe would do, found out before any work: groups, patterns, budgets, sizes, memory and time.
 
-Reads configs, tensor headers, tables and page headers only; weights and pixels stay on the disk. Everything that can
-be refused now is refused now, with the error that the stage itself would raise.
+Reads configs, tensor headers, tables and page headers only; weights and pixels stay on the disk. Everything
+that can be refused now is refused now, with the error that the stage itself would raise.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class CheckResult:
     def _model(self) -> list[str]:
         return [
             f"model     {self.folder}: {self.map.architecture}, {self.map.num_blocks} decoder layers,"
-            f" {self.map.num_weights:,} searched weights in {len(self.map.groups)} groups, device {self.device}",
+            f" {self.map.num_weights:,} searched weights in {len(self.map.groups)} groups,"
+            f" device {self.device}",
             f"untouched {len(self.map.vision)} vision modules,"
             f" {len(self.map.kept)} decoder linears that always stay bf16,"
             f" {len(self.map.mtp) + len(self.map.other)} further tensors copied as they are",
@@ -72,7 +73,10 @@ class CheckResult:
         ]
         rows += [f"pattern   {m.where} {m.pattern!r}: {len(m.linears)} linears" for m in self.space.matches]
         rows += [f"limited   {i.group} cannot be {i.precision}: {i.reason}" for i in self.space.ineligible]
-        rows += [f"kept      {reason}: {count} linears" for reason, count in Counter(self.map.kept.values()).items()]
+        rows += [
+            f"kept      {reason}: {count} linears"
+            for reason, count in Counter(self.map.kept.values()).items()
+        ]
         return rows
 
     def _budget(self) -> list[str]:
@@ -80,19 +84,24 @@ class CheckResult:
         ends = []
         for pick in (min, max):
             chosen = {g: pick(self.space.choices[g.name], key=g.weight_bytes) for g in self.map.groups}
-            bits = sum(FORMATS[p].bits_per_weight * g.num_weights for g, p in chosen.items()) / self.map.num_weights
+            bits = (
+                sum(FORMATS[p].bits_per_weight * g.num_weights for g, p in chosen.items())
+                / self.map.num_weights
+            )
             ends.append((bits, sum(g.weight_bytes(p) for g, p in chosen.items())))
         (low_bits, low_bytes), (high_bits, high_bytes) = ends
         return [
-            f"budget    {budget.kind} {budget.value:g}; reachable {low_bits:.3f} to {high_bits:.3f} bits a weight,"
-            f" {low_bytes:,} to {high_bytes:,} bytes"
+            f"budget    {budget.kind} {budget.value:g}; reachable {low_bits:.3f} to {high_bits:.3f}"
+            f" bits a weight, {low_bytes:,} to {high_bytes:,} bytes"
         ]
 
     def _pages(self) -> list[str]:
         rows = []
         for split in ("calibration", "heldout"):
             chosen = [page for page in self.pages if page.split == split]
-            kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(Counter(p.kind for p in chosen).items()))
+            kinds = ", ".join(
+                f"{count} {kind}" for kind, count in sorted(Counter(p.kind for p in chosen).items())
+            )
             documents = len({page.document for page in chosen})
             rows.append(f"pages     {split}: {len(chosen)} ({kinds}) of {documents} documents")
         if any(page.text is None for page in self.pages):
@@ -130,14 +139,19 @@ def check_recipe(recipe: Recipe, *, device: str | None = None) -> CheckResult:
 
 
 def _check_budget(model_map: ModelMap, space: SearchSpace, recipe: Recipe) -> None:
-    """Let the solver itself refuse a limit of bits or bytes; what a KL can reach is known after scoring only."""
+    """Let the solver itself refuse a limit of bits or bytes.
+
+    What a KL can reach is known after scoring only.
+    """
     if recipe.assign.budget.kind == "max_kl":
         return
     groups, rows = [], []
     for group in model_map.groups:
         precisions = list(space.choices[group.name])
         names = [linear.name for linear in group.linears]
-        groups.append(GroupRecord(name=group.name, linears=names, num_weights=group.num_weights, precisions=precisions))
+        groups.append(
+            GroupRecord(name=group.name, linears=names, num_weights=group.num_weights, precisions=precisions)
+        )
         rows += [
             SensitivityRow(
                 group=group.name,

@@ -1,4 +1,4 @@
-"""What the stages of one run share: the recipe, its run folder, the model (loaded when first asked for) and the pages.
+"""What the stages of one run share: recipe, run folder, model and pages.
 
 Knows where each comes from. Knows nothing of what a stage does with them.
 """
@@ -67,7 +67,9 @@ class Context:
     @cached_property
     def source_digest(self) -> str:
         """SHA-256 of the selected pages: images, truth and splits."""
-        return sha256_data([[page.id, page.split, page.kind, page_digest(page)] for page in self.source_pages])
+        return sha256_data(
+            [[page.id, page.split, page.kind, page_digest(page)] for page in self.source_pages]
+        )
 
     @cached_property
     def space(self) -> SearchSpace:

@@ -1,7 +1,7 @@
 """Memory, disk and time of a run, foreseen from shapes and counts.
 
-Knows how often each stage passes over the pages. Time follows from floating-point operations and the speed of one
-matrix product of this machine, measured for a moment; it is an estimate and says so.
+Knows how often each stage passes over the pages. Time follows from floating-point operations and the speed of
+one matrix product of this machine, measured for a moment; it is an estimate and says so.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from ocrquant.recipe import Recipe
 GIB = 1 << 30
 BF16_BYTES = 2
 FP32_BYTES = 4
-# A run reaches about a tenth of the speed of a large matrix product: quantizers, norms and the delta rule take the rest
-# (pico, one Xeon core with AVX-512 BF16, 2026-11-30). Decoding is slower still, since it reads one token at a time.
+# A run reaches about a tenth of the speed of a large matrix product: quantizers, norms and the delta rule
+# take the rest (pico, one Xeon core with AVX-512 BF16, 2026-11-30). Decoding is slower still, since it reads
+# one token at a time.
 EFFICIENCY = 0.1
 DECODE_EFFICIENCY = 0.01
 # Pixels that become one token, and characters that do, where nothing better is known before loading.
@@ -123,7 +124,8 @@ def foresee(
             "rounding of the largest group": (largest + 2 * widest**2) * FP32_BYTES,
         },
         disk={
-            "statistics.safetensors": sum(4 * linear.in_features for linear in model_map.linears()) * FP32_BYTES,
+            "statistics.safetensors": sum(4 * linear.in_features for linear in model_map.linears())
+            * FP32_BYTES,
             "rounding.safetensors": rounded,
             "checkpoint": model_map.num_bytes - BF16_BYTES * model_map.num_weights + largest_plan,
         },
@@ -133,7 +135,10 @@ def foresee(
 
 
 def _score_passes(recipe: Recipe, space: SearchSpace) -> float:
-    """Forward passes over the scored pages: three for gradients; half the decoder for each group and format."""
+    """Forward passes over the scored pages.
+
+    Three for gradients; half the decoder for each group and format.
+    """
     choices = sum(len(precisions) - (Precision.BF16 in precisions) for precisions in space.choices.values())
     gradient = 3.0 + 0.2 * choices if recipe.sensitivity.score in ("gradient", "both") else 0.0
     measured = 1.0 + 0.5 * choices if recipe.sensitivity.score in ("kl", "both") else 0.0

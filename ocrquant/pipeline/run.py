@@ -1,6 +1,7 @@
 """One run from its recipe: check, then every stage that is not up to date.
 
-Knows order and messages. A stage that is up to date is skipped; the gate is held against the report each time.
+Knows order and messages. A stage that is up to date is skipped; the gate is held against the report each
+time.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ def run_recipe(
         OcrQuantError: See `ocrquant.errors`; what is finished stays, and the same command goes on from there.
     """
     if until not in STAGE_NAMES:
-        raise RecipeError("--until", expected=f"one of {', '.join(STAGE_NAMES)}", given=until, fix="correct the name")
+        raise RecipeError(
+            "--until", expected=f"one of {', '.join(STAGE_NAMES)}", given=until, fix="correct the name"
+        )
     _set_threads()
     _say(check_recipe(recipe, device=device).render())
     with RunFolder.open(

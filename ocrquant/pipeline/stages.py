@@ -39,7 +39,8 @@ class Stage:
         reads: Artefacts of earlier stages that it reads.
         sections: Sections of the recipe that change its result.
         run: Does the work and saves the artefact.
-        model: Whether the model's bytes are an input; false where they only reach it through earlier artefacts.
+        model: Whether the model's bytes are an input; false where they only reach it through earlier
+        artefacts.
     """
 
     name: str
@@ -64,7 +65,10 @@ def _page_inputs(context: Context) -> Inputs:
     """The source; and the model with the length of its answers only where it has to transcribe."""
     found = {"source": context.source_digest}
     if context.needs_transcription:
-        found |= {"model": context.model_digest, "answers": context.recipe.section_digest("model", "evaluate")}
+        found |= {
+            "model": context.model_digest,
+            "answers": context.recipe.section_digest("model", "evaluate"),
+        }
     return found
 
 

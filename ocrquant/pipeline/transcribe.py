@@ -13,7 +13,6 @@ from ocrquant.artifacts import Journal, PageSet
 from ocrquant.pages import Page, page_image, to_record
 from ocrquant.pipeline.context import Context
 
-
 CHUNK_PAGES = 64
 """Pages whose images are in memory at once; batches of similar length are formed among them."""
 
@@ -41,7 +40,10 @@ def write_pages(context: Context, inputs: Mapping[str, str]) -> PageSet:
 
 
 def _transcripts(context: Context, pages: list[Page], journal: Journal) -> dict[str, str]:
-    """Text by page id. Batches are fixed by all pages, so no text depends on where an earlier run was stopped."""
+    """Text by page id.
+
+    Batches are fixed by all pages, so no text depends on where an earlier run was stopped.
+    """
     section, document = context.recipe.evaluate, context.document()
     texts = {str(record["page"]): str(record["text"]) for record in journal.read()}
     for first in range(0, len(pages), CHUNK_PAGES):

@@ -46,7 +46,9 @@ CASES = {
 def test_equals_the_reference_in_values_and_gradients(name: str) -> None:
     torch.manual_seed(3)
     inputs, rest = CASES[name]()
-    for got, wanted in zip(run(getattr(cpu, name), inputs, *rest), run(getattr(reference, name), inputs, *rest), strict=True):
+    for got, wanted in zip(
+        run(getattr(cpu, name), inputs, *rest), run(getattr(reference, name), inputs, *rest), strict=True
+    ):
         assert got.shape == wanted.shape
         assert got.dtype == wanted.dtype
         assert (got.float() - wanted.float()).abs().max() <= TOLERANCE * wanted.float().abs().max()

@@ -13,7 +13,9 @@ from ocrquant.kernels.gated_delta.reference import chunked_gated_delta_rule, rec
 from ocrquant.kernels.library import load
 
 
-def inputs(length: int, *, batch: int = 2, key_heads: int = 2, value_heads: int = 4, dim: int = 32) -> list[Tensor]:
+def inputs(
+    length: int, *, batch: int = 2, key_heads: int = 2, value_heads: int = 4, dim: int = 32
+) -> list[Tensor]:
     torch.manual_seed(length)
     q, k = (torch.nn.functional.normalize(torch.randn(batch, length, key_heads, dim), dim=-1) for _ in "qk")
     v = torch.randn(batch, length, value_heads, dim)
@@ -33,7 +35,9 @@ def run(rule: Callable[..., Tensor], tensors: list[Tensor], dtype: torch.dtype) 
 def test_equals_the_definition(rule: Callable[..., Tensor], length: int) -> None:
     tensors = inputs(length)
     for got, wanted in zip(
-        run(rule, tensors, torch.float32), run(recurrent_gated_delta_rule, tensors, torch.float64), strict=True
+        run(rule, tensors, torch.float32),
+        run(recurrent_gated_delta_rule, tensors, torch.float64),
+        strict=True,
     ):
         assert (got.double() - wanted).abs().max() < 2e-5
 

@@ -48,7 +48,9 @@ def test_logits_equal_those_of_transformers_row_by_row(model, batch):
     logits = model.lm_head(forward.decode(model, batch, forward.vision_tokens(model, batch))[0])
     for i in range(3):
         num_patches, length = int(batch.patch_mask[i].sum()), int((batch.ids[i] != 0).sum())
-        pixels = batch.patches[i, :num_patches].view(-1, 1, 1, 100).expand(-1, 3, 2, 100).reshape(num_patches, 600)
+        pixels = (
+            batch.patches[i, :num_patches].view(-1, 1, 1, 100).expand(-1, 3, 2, 100).reshape(num_patches, 600)
+        )
         rows = int(batch.patch_rows[i, :num_patches].max()) + 1
         columns = int(batch.patch_columns[i, :num_patches].max()) + 1
         wanted = model(
@@ -65,14 +67,18 @@ def test_patches_equal_those_of_the_image_processor():
     from PIL import Image
 
     grey = np.random.default_rng(1).integers(0, 256, (40, 60), dtype=np.uint8)
-    wanted = geometry.build_image_processor()(images=[Image.fromarray(grey).convert("RGB")], return_tensors="pt")
+    wanted = geometry.build_image_processor()(
+        images=[Image.fromarray(grey).convert("RGB")], return_tensors="pt"
+    )
     assert wanted["image_grid_thw"].tolist() == [[1, 4, 6]]
     patches = wanted["pixel_values"].view(-1, 3, 2, 100)
     assert torch.allclose(patches[:, 0, 0], torch.from_numpy(batches.patchify(grey)), atol=1e-6)
 
 
 def test_labels_are_the_next_characters_and_the_end(words, batch):
-    answers = [[words.convert_ids_to_tokens(i) for i in row[row != batches.IGNORE].tolist()] for row in batch.labels]
+    answers = [
+        [words.convert_ids_to_tokens(i) for i in row[row != batches.IGNORE].tolist()] for row in batch.labels
+    ]
     assert answers[0] == [*"abc de", "<|end|>"]
     assert answers[2] == ["x", "\n", "y", "<|end|>"]
 
@@ -101,5 +107,9 @@ def test_padding_reaches_no_loss(model, words):
 
 def test_parameters_stay_under_twelve_million(model):
     assert sum(p.numel() for p in model.parameters()) <= 12_000_000
-    for size in (geometry.TEXT["hidden_size"], geometry.TEXT["intermediate_size"], geometry.VISION["intermediate_size"]):
+    for size in (
+        geometry.TEXT["hidden_size"],
+        geometry.TEXT["intermediate_size"],
+        geometry.VISION["intermediate_size"],
+    ):
         assert size % 64 == 0

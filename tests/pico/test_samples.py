@@ -32,7 +32,9 @@ def test_unknown_places_are_nan():
 @pytest.mark.parametrize("seed", range(20))
 def test_a_span_is_whole_words_with_their_ink(seed: int):
     source = crop()
-    grey, text, places = samples.cut_span(source, samples.centres(source.text, source.char_x), 60, np.random.default_rng(seed))
+    grey, text, places = samples.cut_span(
+        source, samples.centres(source.text, source.char_x), 60, np.random.default_rng(seed)
+    )
     assert text in {"two", "words", "here", "two words", "words here"}
     assert len(places) == len(text)
     ink = np.flatnonzero(grey.min(axis=0) == 0)
@@ -60,7 +62,9 @@ def test_a_stack_has_one_line_a_row():
 
 def test_streams_with_one_seed_are_equal():
     mixture = samples.Mixture(max_width=80, stack_share=0.5, block_share=0.0)
-    streams = [samples.SampleStream([crop(), crop("other text")], [], np.random.default_rng(4)) for _ in range(2)]
+    streams = [
+        samples.SampleStream([crop(), crop("other text")], [], np.random.default_rng(4)) for _ in range(2)
+    ]
     for _ in range(20):
         one, two = (stream.draw(mixture) for stream in streams)
         assert one.text == two.text

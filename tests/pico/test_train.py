@@ -1,4 +1,4 @@
-"""The tokenizer, the schedule, the refusal of held-out documents, and a training run that is stopped and resumed."""
+"""Tokenizer, schedule, refusal of held-out documents, and a training run that is stopped and resumed."""
 
 from __future__ import annotations
 
@@ -20,18 +20,23 @@ from ocrquant.pico import corpus, evaluate, schedule, tokenizer, train
 def row(text: str, split: str, kind: str = "line") -> dict[str, object]:
     buffer = io.BytesIO()
     height = 18 * (text.count("\n") + 1)
-    Image.fromarray(np.random.default_rng(len(text)).integers(0, 256, (height, 90), dtype=np.uint8)).save(buffer, "PNG")
+    Image.fromarray(np.random.default_rng(len(text)).integers(0, 256, (height, 90), dtype=np.uint8)).save(
+        buffer, "PNG"
+    )
     places = [float(5 + 8 * i) for i, c in enumerate(text) if not c.isspace()] if kind == "line" else []
     return {
-        "image": buffer.getvalue(), "text": text, "kind": kind, "doc": f"doc-{split}", "split": split, "dpi": 96,
-        "font_pt": 10.0, "char_x": places, "y0": 0,
+        "image": buffer.getvalue(), "text": text, "kind": kind, "doc": f"doc-{split}", "split": split, "dpi":
+        96, "font_pt": 10.0, "char_x": places, "y0": 0,
     }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def corpus_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("corpus")
-    for names, split in (((*train.TRAIN_LINES, *train.TRAIN_BLOCKS), "train"), (evaluate.HELDOUT.values(), "heldout")):
+    for names, split in (
+        ((*train.TRAIN_LINES, *train.TRAIN_BLOCKS), "train"),
+        (evaluate.HELDOUT.values(), "heldout"),
+    ):
         for name in names:
             kind = "block" if "blocks" in name else "line"
             texts = ["ab cd\nef", "one\ntwo"] if kind == "block" else ["ab cd ef", "hello", "a b"]

@@ -1,4 +1,4 @@
-"""What lies between the matrix products of a Gated DeltaNet decoder, differentiable, one pass over memory each."""
+"""What lies between the matrix products of a Gated DeltaNet decoder, differentiable."""
 
 from __future__ import annotations
 

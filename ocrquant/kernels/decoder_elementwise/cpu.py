@@ -24,7 +24,9 @@ def _call(function: str, *arguments: int | float | Tensor) -> None:
             assert argument.is_contiguous(), f"{function} takes contiguous tensors"
             converted.append(ctypes.c_void_p(argument.data_ptr()))
         else:
-            converted.append(ctypes.c_float(argument) if isinstance(argument, float) else ctypes.c_int64(argument))
+            converted.append(
+                ctypes.c_float(argument) if isinstance(argument, float) else ctypes.c_int64(argument)
+            )
     getattr(handle, function)(*converted, ctypes.c_int(torch.get_num_threads()))
 
 
@@ -85,7 +87,9 @@ class _ShortConv(torch.autograd.Function):
         return q, k, v
 
     @staticmethod
-    def backward(ctx: FunctionCtx, dq: Tensor, dk: Tensor, dv: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+    def backward(
+        ctx: FunctionCtx, dq: Tensor, dk: Tensor, dv: Tensor
+    ) -> tuple[Tensor, Tensor, None, None, None]:
         mixed, taps = ctx.saved_tensors  # type: ignore[attr-defined]
         dmixed, dtaps = torch.empty_like(mixed), torch.zeros_like(taps)
         gradients = (d.contiguous() for d in (dq, dk, dv))
@@ -107,7 +111,19 @@ class _GatedNorm(torch.autograd.Function):
     def backward(ctx: FunctionCtx, dy: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         out, z, weight, rstd = ctx.saved_tensors  # type: ignore[attr-defined]
         d_out, dz, dw = torch.empty_like(out), torch.empty_like(z), torch.zeros_like(weight)
-        _call("gated_norm_backward", rstd.numel(), out.shape[-1], dy.contiguous(), out, z, weight, rstd, d_out, dz, dw)
+        _call(
+            "gated_norm_backward",
+            rstd.numel(),
+            out.shape[-1],
+            dy.contiguous(),
+            out,
+            z,
+            weight,
+            rstd,
+            d_out,
+            dz,
+            dw,
+        )
         return d_out, dz, dw, None
 
 
@@ -132,4 +148,6 @@ def short_conv(
 
 def gated_norm(out: Tensor, z: Tensor, weight: Tensor, eps: float) -> Tensor:
     """See `reference.gated_norm`."""
-    return _GatedNorm.apply(out, z, weight, eps) if supported(z) else reference.gated_norm(out, z, weight, eps)
+    return (
+        _GatedNorm.apply(out, z, weight, eps) if supported(z) else reference.gated_norm(out, z, weight, eps)
+    )

@@ -1,4 +1,4 @@
-"""Plain torch definitions of what lies between the matrix products of a Gated DeltaNet decoder; differentiable.
+"""Plain torch definitions of what lies between the matrix products of a Gated DeltaNet decoder.
 
 Each computes in fp32 and rounds once, to the dtype of its model-side tensor.
 """
@@ -11,9 +11,14 @@ from torch import Tensor
 
 
 def unit_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Zero-centred RMSNorm over the last dimension: x rsqrt(mean x^2 + eps) (1 + weight), in the dtype of x."""
+    """Zero-centred RMSNorm over the last dimension.
+
+    X rsqrt(mean x^2 + eps) (1 + weight), in the dtype of x.
+    """
     wide = x.float()
-    return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * (1.0 + weight.float())).to(x.dtype)
+    return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * (1.0 + weight.float())).to(
+        x.dtype
+    )
 
 
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
@@ -26,7 +31,8 @@ def short_conv(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Causal depthwise convolution, SiLU, split and l2 norm.
 
-    mixed [B, T, 2 G K + H V]; kernel fp32 [C, taps]. Returns fp32 q (scaled by K^-0.5) and k [B, T, G, K], v [B, T, H, V].
+    mixed [B, T, 2 G K + H V]; kernel fp32 [C, taps]. Returns fp32 q (scaled by K^-0.5) and k [B, T, G, K], v
+    [B, T, H, V].
     """
     taps, length = kernel.shape[-1], mixed.shape[1]
     padded = F.pad(mixed, (0, 0, taps - 1, 0))
@@ -43,6 +49,9 @@ def short_conv(
 
 
 def gated_norm(out: Tensor, z: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """RMSNorm over each head of out [B, T, H, V] (fp32), times weight [V] and SiLU of z [B, T, H V]; like z."""
+    """RMSNorm over each head of out [B, T, H, V] (fp32), times weight [V] and SiLU of z [B, T, H V].
+
+    Like z.
+    """
     scaled = out * torch.rsqrt(out.square().mean(-1, keepdim=True) + eps) * weight
     return (scaled.flatten(-2) * F.silu(z.float())).to(z.dtype)

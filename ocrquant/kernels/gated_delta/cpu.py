@@ -38,7 +38,11 @@ class _GatedDeltaSequence(torch.autograd.Function):
     def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, ...]:
         inputs: tuple[Tensor, ...] = ctx.saved_tensors  # type: ignore[attr-defined]
         q, k, v, log_gate, beta = inputs
-        gradients = (torch.zeros_like(q), torch.zeros_like(k), *(torch.empty_like(x) for x in (v, log_gate, beta)))
+        gradients = (
+            torch.zeros_like(q),
+            torch.zeros_like(k),
+            *(torch.empty_like(x) for x in (v, log_gate, beta)),
+        )
         shape = (*q.shape[:3], v.shape[2], v.shape[3])
         _call("backward", shape, (*inputs, gradient.contiguous(), *gradients))
         return gradients
@@ -58,8 +62,8 @@ def supported(q: Tensor, v: Tensor) -> bool:
 def gated_delta_rule(q: Tensor, k: Tensor, v: Tensor, log_gate: Tensor, beta: Tensor) -> Tensor:
     """Gated delta rule without a carried-in state, differentiable.
 
-    q, k [B, T, G, K] (normalised, q scaled), v [B, T, H, V], log_gate <= 0 and beta [B, T, H], all fp32; H is a multiple
-    of G and value head h reads key head h // (H / G). Returns [B, T, H, V].
+    q, k [B, T, G, K] (normalised, q scaled), v [B, T, H, V], log_gate <= 0 and beta [B, T, H], all fp32;
+    H is a multiple of G and value head h reads key head h // (H / G). Returns [B, T, H, V].
     """
     if supported(q, v):
         return _GatedDeltaSequence.apply(q, k, v, log_gate, beta)

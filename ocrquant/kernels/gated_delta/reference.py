@@ -1,7 +1,7 @@
-"""The gated delta rule in plain torch: the step-by-step definition, and the chunked form for long sequences and GPUs.
+"""The gated delta rule in plain torch: the definition, and a chunked form.
 
-Knows the formulas of arXiv 2412.06464 and nothing else. The chunked form writes the triangular inverse as a product of
-squared powers, which is exact and needs no loop over rows.
+Knows the formulas of arXiv 2412.06464 and nothing else. The chunked form writes the triangular inverse as a
+product of squared powers, which is exact and needs no loop over rows.
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ class UnitLowerInverse(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: FunctionCtx, gradient: Tensor) -> Tensor:
-        """d(A^-1) = -A^-T dA^-1 A^-T; entries above the diagonal are constant zero and drop out downstream."""
+        """d(A^-1) = -A^-T dA^-1 A^-T.
+
+        Entries above the diagonal are constant zero and drop out downstream.
+        """
         (inverse,) = ctx.saved_tensors  # type: ignore[attr-defined]
         return -(inverse.mT @ gradient @ inverse.mT)
 
