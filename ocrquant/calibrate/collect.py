@@ -24,6 +24,9 @@ __all__ = ["Balance", "Collected", "PageSplit", "collect", "waves"]
 _FIT_ROWS = 1024
 _HELD_BACK_ROWS = 2048
 
+# Memory of one wave on a CPU, and the least on a GPU.
+_WAVE_BYTES = 2 << 30
+
 
 @dataclass(frozen=True, slots=True)
 class PageSplit:
@@ -92,7 +95,7 @@ def waves(sites: Sequence[Site], device: torch.device) -> list[list[Site]]:
 
     Results do not depend on the cut, only how often the pages go through the model.
     """
-    limit = 2 << 30
+    limit = _WAVE_BYTES
     if device.type == "cuda":
         limit = max(limit, torch.cuda.mem_get_info(device)[0] // 3)
     found: list[list[Site]] = []
