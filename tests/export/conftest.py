@@ -1,4 +1,3 @@
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +39,11 @@ class RoundedModel:
         }
 
 
+def float32(value: float) -> float:
+    """The nearest number that a checkpoint can store."""
+    return torch.tensor(value).item()
+
+
 def round_model(source: Path, run: Path, *, smoothing: bool = True) -> RoundedModel:
     """Rounds every group both ways; smoothing factors lie between 1/2 and 2 and have no reason."""
     model_map = read_model_map(source)
@@ -58,9 +62,7 @@ def round_model(source: Path, run: Path, *, smoothing: bool = True) -> RoundedMo
                 tensors[norm_tensor_name(fold.norm, "smoothing")] = exact
                 factors |= dict.fromkeys(fold.linears, exact)
         for group in model_map.groups:
-            weights = {
-                linear.name: reader.read(f"{linear.name}.weight").float() for linear in group.linears
-            }
+            weights = {linear.name: reader.read(f"{linear.name}.weight").float() for linear in group.linears}
             weights = {n: scale_columns(w, factors[n]) if n in factors else w for n, w in weights.items()}
             shared = nvfp4.shared_global_encode_scale(*(w.abs().amax() for w in weights.values()))
             for name, weight in weights.items():
@@ -99,7 +101,7 @@ def round_model(source: Path, run: Path, *, smoothing: bool = True) -> RoundedMo
         ],
         norms=norms,
         kv=[
-            KvScales(name=name, k_decode_scale=0.013, v_decode_scale=0.0021)
+            KvScales(name=name, k_decode_scale=float32(0.013), v_decode_scale=float32(0.0021))
             for name in model_map.kv_attention
         ],
     )
