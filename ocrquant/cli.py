@@ -1,5 +1,4 @@
-"""The command line: arguments to a recipe, a recipe to one pipeline function, errors to one line and an exit
-code.
+"""The command line: arguments to a recipe, a recipe to one pipeline function, errors to exit codes.
 
 Knows options and exit codes; holds no logic. Heavy modules are imported inside the commands, so that `--help`
 is quick.
@@ -30,7 +29,7 @@ app.add_typer(pages_app, name="pages")
 
 RecipeFile = Annotated[Path, typer.Argument(metavar="RECIPE", help="YAML recipe; see recipes/README.md.")]
 Overrides = Annotated[
-    list[str],
+    list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Replace a value of the recipe; may be repeated."),
 ]
 Device = Annotated[str | None, typer.Option(metavar="DEVICE", help="auto, cpu, cuda or cuda:N.")]
@@ -77,28 +76,28 @@ def main(
     """Options of the whole program."""
 
 
-def _run(recipe: Path, overrides: list[str], device: str | None, adopt: bool, until: str) -> None:
+def _run(recipe: Path, overrides: list[str] | None, device: str | None, adopt: bool, until: str) -> None:
     from ocrquant.pipeline import run_recipe
     from ocrquant.recipe import load_recipe
 
-    run_recipe(load_recipe(recipe, overrides), device=device, adopt=adopt, until=until)
+    run_recipe(load_recipe(recipe, overrides or ()), device=device, adopt=adopt, until=until)
 
 
 @app.command()
 @reported
-def check(recipe: RecipeFile, overrides: Overrides = [], device: Device = None) -> None:  # noqa: B006
+def check(recipe: RecipeFile, overrides: Overrides = None, device: Device = None) -> None:
     """Refuse whatever would fail later, reading only configs, tensor headers and page headers."""
     from ocrquant.pipeline import check_recipe
     from ocrquant.recipe import load_recipe
 
-    print(check_recipe(load_recipe(recipe, overrides), device=device).render())
+    print(check_recipe(load_recipe(recipe, overrides or ()), device=device).render())
 
 
 @app.command()
 @reported
 def calibrate(
     recipe: RecipeFile,
-    overrides: Overrides = [],  # noqa: B006
+    overrides: Overrides = None,
     device: Device = None,
     adopt: Adopt = False,
     until: Annotated[
@@ -117,7 +116,7 @@ def _stage_command(stage: str, text: str) -> None:
     @reported
     def command(
         recipe: RecipeFile,
-        overrides: Overrides = [],  # noqa: B006
+        overrides: Overrides = None,
         device: Device = None,
         adopt: Adopt = False,
     ) -> None:
@@ -157,11 +156,9 @@ def make(
     out: Annotated[
         Path, typer.Option("--out", metavar="DIR", help="New folder for images and metadata.jsonl.")
     ],
-    dpi: Annotated[list[int], typer.Option(help="Resolutions to draw from; may be repeated.")] = [
-        96,
-        120,
-        150,
-    ],
+    dpi: Annotated[
+        list[int] | None, typer.Option(help="Resolution to draw from; may be repeated (96, 120, 150).")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the choice of crops and resolutions.")] = 0,
     max_crops: Annotated[int, typer.Option(help="Most crops to write.")] = 1000,
 ) -> None:
@@ -169,6 +166,7 @@ def make(
     import json
     from dataclasses import asdict
 
-    from ocrquant.pages.make import make_pages
+    from ocrquant.pages.make import DEFAULT_DPIS, make_pages
 
-    print(json.dumps(asdict(make_pages(pdfs, out, dpis=dpi, seed=seed, max_crops=max_crops)), indent=1))
+    summary = make_pages(pdfs, out, dpis=dpi or DEFAULT_DPIS, seed=seed, max_crops=max_crops)
+    print(json.dumps(asdict(summary), indent=1))

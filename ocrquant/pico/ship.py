@@ -52,9 +52,9 @@ Measured on {date}, one x86-64 core, by `python -m ocrquant.pico.evaluate`. {ver
 
 ## Architecture
 
-{parameters:,} parameters: {vision:,} in the vision encoder ({vision_depth} layers of width {vision_width}, patches of
-{patch} x {patch} pixels, 2 x 2 merger), the rest in a decoder of {depth} layers of width {width} (three Gated DeltaNet layers to one
-full-attention layer) with an untied head over {vocabulary} characters and control tokens.
+{parameters:,} parameters: {vision:,} in the vision encoder ({vision_depth} layers of width {vision_width},
+patches of {patch} x {patch} pixels, 2 x 2 merger), the rest in a decoder of {depth} layers of width {width}
+(three Gated DeltaNet layers to one full-attention layer) with an untied head over {vocabulary} tokens.
 
 ## Use
 
