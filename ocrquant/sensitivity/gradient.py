@@ -1,0 +1,125 @@
+"""The gradient score: how far the loss would follow a group's output error, from one backward pass a batch.
+
+Let g be the gradient of the loss with respect to an output of a linear and d the error of that output when
+weights and activations are quantized. The score is the sum of (g d)^2 over outputs and positions, a judged
+token. With labels drawn from the model's own distribution the expectation of g g^T is the Fisher information,
+whose quadratic form is twice the KL divergence to second order (Martens, "New insights and perspectives on
+the natural gradient method", 2020, section 8); the score is its diagonal. Labels from the truth would instead
+weigh the tokens that the model gets wrong, most of all those that it gets confidently wrong. Drawn labels
+also make the gradients of different tokens uncorrelated, so one backward pass over the sum of all losses
+gives the sum over tokens without cross terms.
+
+The pass goes block by block from the last one, each run again from its input, so that the graph of one block
+is in memory at a time. Knows candidates and traces.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ocrquant.formats import Precision
+from ocrquant.sensitivity.candidates import Candidate, RoundedCandidates
+from ocrquant.sensitivity.replay import Trace
+from ocrquant.simulate import SimulatedLinear, simulated_output
+
+__all__ = ["GradientSums", "drawn_labels", "gradient_sums"]
+
+GradientSums = dict[tuple[str, Precision], list[float]]
+"""Group and format -> sum of the score over the tokens of each page."""
+
+
+def gradient_sums(
+    trace: Trace, candidates: Sequence[Candidate], rounded: RoundedCandidates, page_ids: Sequence[str]
+) -> GradientSums:
+    """The score of all candidates, summed over each page.
+
+    Args:
+        trace: The batch, seen by the unquantized model.
+        candidates: What to score.
+        rounded: Their weights.
+        page_ids: Names of the pages, which seed the drawn labels.
+    """
+    errors = _Errors(trace, candidates)
+    labels = drawn_labels(trace, page_ids)
+    top = trace.num_blocks
+    hidden = trace.hidden.get(top).detach().requires_grad_()
+    with torch.enable_grad(), errors.watch(top, rounded):
+        log_p = trace.logits_of(hidden).float().log_softmax(-1)
+        loss = -log_p.gather(1, labels[:, None]).sum()
+        (gradient,) = torch.autograd.grad(loss, hidden)
+    for block in reversed(range(top)):
+        hidden = trace.hidden.get(block).detach().requires_grad_()
+        with torch.enable_grad(), errors.watch(block, rounded):
+            (gradient,) = torch.autograd.grad(trace.run_block(block, hidden), hidden, gradient)
+    return {key: sums.tolist() for key, sums in errors.sums.items()}
+
+
+@torch.no_grad()
+def drawn_labels(trace: Trace, page_ids: Sequence[str]) -> Tensor:
+    """A next token for each judged position [n], drawn from the model's own distribution.
+
+    The draw follows the name of the page, not the batch that it is in.
+    """
+    uniform = torch.cat(
+        [_uniform(name, count) for name, count in zip(page_ids, trace.num_tokens, strict=True)]
+    )
+    cumulative = trace.logits.double().softmax(-1).cumsum(-1)
+    target = uniform.to(cumulative.device)[:, None] * cumulative[:, -1:]
+    return torch.searchsorted(cumulative, target, right=True).squeeze(1).clamp_(max=cumulative.shape[1] - 1)
+
+
+def _uniform(name: str, count: int) -> Tensor:
+    seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big")
+    return torch.rand(count, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+class _Errors:
+    """Output errors of the linears of a block, weighed by the gradients as they come back."""
+
+    def __init__(self, trace: Trace, candidates: Sequence[Candidate]) -> None:
+        self._trace = trace
+        self._candidates = candidates
+        zero = torch.zeros(len(trace.num_tokens), dtype=torch.float64, device=trace.logits.device)
+        self.sums = {(c.group, c.precision): zero.clone() for c in candidates}
+
+    @contextmanager
+    def watch(self, block: int, rounded: RoundedCandidates) -> Iterator[None]:
+        """Scores the linears of a block during one forward and backward pass."""
+        quantized: dict[str, list[tuple[Tensor, SimulatedLinear]]] = {}
+        for candidate in self._candidates:
+            if candidate.block == block:
+                sums = self.sums[candidate.group, candidate.precision]
+                for name, linear in rounded.linears(candidate).items():
+                    quantized.setdefault(name, []).append((sums, linear))
+        with ExitStack() as hooks:
+            for name, options in quantized.items():
+                module = self._trace.document.linear(name)
+                hooks.callback(module.register_forward_hook(self._hook(options)).remove)
+            yield
+
+    def _hook(self, options: Sequence[tuple[Tensor, SimulatedLinear]]) -> Callable[..., None]:
+        def hook(module: nn.Linear, arguments: tuple[Any, ...], output: Tensor) -> None:
+            x, y = arguments[0].detach(), output.detach()
+
+            @torch.no_grad()
+            def score(gradient: Tensor) -> None:
+                for sums, linear in options:
+                    error = simulated_output(x, linear, module.bias).float() - y.float()
+                    self._add(sums, (gradient.float() * error).square_().sum(-1))
+
+            output.register_hook(score)
+
+        return hook
+
+    def _add(self, sums: Tensor, values: Tensor) -> None:
+        """Adds values [B, T], or [n] at the head, to the sums [B] of the pages."""
+        if values.ndim == 2:
+            sums += values.sum(1, dtype=torch.float64)
+        else:
+            sums.index_add_(0, self._trace.page_of_row, values.double())
