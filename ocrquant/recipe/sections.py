@@ -1,0 +1,268 @@
+"""What a recipe may say: one model per section, unknown keys refused, every field read by a stage.
+
+Knows keys, units and ranges, and rules that hold between keys. Does not know whether a model, a page or a
+layer
+exists: `ocrquant check` looks.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from ocrquant.formats import Precision
+
+__all__ = [
+    "AssignSection",
+    "Budget",
+    "EvaluateSection",
+    "ExportSection",
+    "GateSection",
+    "ModelSection",
+    "PagesSection",
+    "SearchSection",
+    "Section",
+    "SensitivitySection",
+    "StatisticsSection",
+    "WeightsSection",
+    "rule_broken",
+]
+
+PageKind = Literal["line", "block", "page"]
+Arm = Literal["bf16", "fp8", "nvfp4", "plan"]
+
+
+def rule_broken(expected: str, given: object, fix: str) -> PydanticCustomError:
+    """An error of a rule between keys, in the parts that `RecipeError` is made of."""
+    context = {"expected": expected, "given": str(given), "fix": fix}
+    return PydanticCustomError("rule", "expected {expected}, got {given}; {fix}", context)
+
+
+def _check_distinct(values: list[Any]) -> list[Any]:
+    if len(set(values)) != len(values):
+        raise rule_broken("distinct entries", ", ".join(str(v) for v in values), "remove the repeated one")
+    return values
+
+
+def _check_pattern(pattern: str) -> str:
+    if pattern.startswith("re:"):
+        try:
+            re.compile(pattern[3:])
+        except re.error as error:
+            raise rule_broken("a regular expression after re:", error, "mend the pattern") from error
+    elif not pattern.strip():
+        raise rule_broken("a pattern", "an empty text", "remove it") from None
+    return pattern
+
+
+Pattern = Annotated[str, AfterValidator(_check_pattern)]
+
+
+class Section(BaseModel):
+    """Base of all sections: unknown keys, NaN and Inf are refused, values do not change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class ModelSection(Section):
+    """The model to quantize.
+
+    Attributes:
+        path: Hugging Face folder, relative to the working directory; ``pico`` is the model shipped with the
+            package.
+        allow_remote_code: Run Python files of that folder. Off: such a model is refused.
+        prompts: Prompt for a kind of page, in place of the architecture's own.
+    """
+
+    path: str = Field(min_length=1)
+    allow_remote_code: bool = False
+    prompts: dict[PageKind, str] = {}
+
+
+class PagesSection(Section):
+    """The pages to measure on.
+
+    Attributes:
+        source: Folder or file of pages, relative to the working directory.
+        num_calibration_pages: Pages for statistics, scores and weights; fewer where the source has fewer.
+        num_heldout_pages: Pages for the evaluation, of other documents.
+        heldout_fraction: Part of the documents put aside for the evaluation where the source names no split.
+        kinds: Kinds of page to take.
+        max_pixels: Largest page accepted.
+        seed: Seed of the choice of pages and of the bootstrap.
+    """
+
+    source: str = Field(min_length=1)
+    num_calibration_pages: int = Field(ge=2)
+    num_heldout_pages: int = Field(ge=1)
+    heldout_fraction: float = Field(default=0.25, gt=0, lt=1)
+    kinds: Annotated[list[PageKind], AfterValidator(_check_distinct)] = Field(
+        default=["line", "block", "page"], min_length=1
+    )
+    max_pixels: int = Field(default=50_000_000, ge=1)
+    seed: int = Field(default=0, ge=0)
+
+
+class StatisticsSection(Section):
+    """How activations are observed. Attribute `batch_size`: pages at once."""
+
+    batch_size: int = Field(default=8, ge=1)
+
+
+class SensitivitySection(Section):
+    """How much each group suffers.
+
+    Attributes:
+        score: ``gradient`` (one backward pass a page), ``kl`` (one forward pass a page, group and format), or
+            both;
+            with both, the plan follows the measured KL.
+        candidates: Formats that compete with bf16.
+        num_pages: Calibration pages to score on; all of them by default.
+        batch_size: Pages at once.
+    """
+
+    score: Literal["gradient", "kl", "both"] = "kl"
+    candidates: Annotated[list[Precision], AfterValidator(_check_distinct)] = Field(min_length=1)
+    num_pages: int | None = Field(default=None, ge=1)
+    batch_size: int = Field(default=8, ge=1)
+
+    @model_validator(mode="after")
+    def _bf16_is_always_open(self) -> Self:
+        if Precision.BF16 in self.candidates:
+            raise rule_broken(
+                "formats that compete with bf16", "bf16 among them", "remove bf16 from candidates"
+            )
+        return self
+
+
+class SearchSection(Section):
+    """What is settled before the search. A pattern is a glob, or a regular expression after ``re:``.
+
+    Attributes:
+        keep_bf16: Linears that stay in bf16; they count at 16 bits in the budget.
+        force: Linears that get one format, whatever their score.
+    """
+
+    keep_bf16: list[Pattern] = []
+    force: dict[Precision, list[Pattern]] = {}
+
+
+class WeightsSection(Section):
+    """How weights meet their grid; each step is kept for a layer only where it lowers its output error.
+
+    Attributes:
+        smoothing: Move scale between channels of activations and weights, folded into the norm before them.
+        scale_search: Search block and tensor scales for the least squared error.
+        gptq: Compensate rounding errors column by column.
+        num_held_back_pages: Calibration pages that decide whether a step is kept; no step is fitted on them.
+    """
+
+    smoothing: bool = True
+    scale_search: bool = True
+    gptq: bool = True
+    num_held_back_pages: int = Field(default=8, ge=1)
+
+    @property
+    def is_nearest(self) -> bool:
+        """Whether weights are only rounded to nearest."""
+        return not (self.smoothing or self.scale_search or self.gptq)
+
+
+class Budget(Section):
+    """What the plan may cost: exactly one of the three.
+
+    Attributes:
+        bits_per_weight: Mean over the weights of all linears of the language side, block scales included.
+        weight_bytes: Bytes of the same linears on disk, all scales included.
+        max_kl: Predicted KL divergence from bf16 in nats a token; the smallest plan within it is taken.
+    """
+
+    bits_per_weight: float | None = Field(default=None, gt=0)
+    weight_bytes: int | None = Field(default=None, gt=0)
+    max_kl: float | None = Field(default=None, gt=0)
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        given = [name for name, value in self if value is not None]
+        if len(given) != 1:
+            expected = "exactly one of " + " | ".join(type(self).model_fields)
+            raise rule_broken(expected, " and ".join(given) or "none", "keep one")
+        return self
+
+    @property
+    def kind(self) -> Literal["bits_per_weight", "weight_bytes", "max_kl"]:
+        """Name of the limit that is set."""
+        if self.bits_per_weight is not None:
+            return "bits_per_weight"
+        return "weight_bytes" if self.weight_bytes is not None else "max_kl"
+
+    @property
+    def value(self) -> float:
+        """The limit that is set."""
+        return float(getattr(self, self.kind))
+
+
+class AssignSection(Section):
+    """How the plan is chosen."""
+
+    budget: Budget
+
+
+class ExportSection(Section):
+    """What is written.
+
+    Attributes:
+        format: On-disk format.
+        kv_cache: ``fp8`` writes calibrated scales for the caches of full-attention layers.
+        max_shard_bytes: Largest safetensors file.
+    """
+
+    format: Literal["compressed-tensors"] = "compressed-tensors"
+    kv_cache: Literal["fp8", "bf16"] = "bf16"
+    max_shard_bytes: int = Field(default=4_000_000_000, ge=1)
+
+
+class EvaluateSection(Section):
+    """What is measured on the held-out pages.
+
+    Attributes:
+        max_new_tokens: Longest answer; also that of the transcriptions that stand in for missing truth.
+        batch_size: Pages at once.
+        num_bootstrap_samples: Resamples of the pages behind each interval.
+        arms: Rows of the comparison: uniform plans and the chosen one.
+    """
+
+    max_new_tokens: int = Field(default=1024, ge=1)
+    batch_size: int = Field(default=8, ge=1)
+    num_bootstrap_samples: int = Field(default=2000, ge=100)
+    arms: Annotated[list[Arm], AfterValidator(_check_distinct)] = ["bf16", "fp8", "nvfp4", "plan"]
+
+    @model_validator(mode="after")
+    def _has_both_ends(self) -> Self:
+        if missing := [arm for arm in ("bf16", "plan") if arm not in self.arms]:
+            raise rule_broken("arms with bf16 and plan", f"none called {missing[0]}", f"add {missing[0]}")
+        return self
+
+
+class GateSection(Section):
+    """Thresholds that fail the command, after the report is written.
+
+    Attributes:
+        max_cer_increase: Largest CER of the plan less that of bf16, over all pages, as a fraction.
+        max_worst_kind_cer_increase: The same for the kind of page that lost most.
+        max_kl: Largest mean KL divergence from bf16 in nats a token.
+    """
+
+    max_cer_increase: float | None = Field(default=None, ge=0)
+    max_worst_kind_cer_increase: float | None = Field(default=None, ge=0)
+    max_kl: float | None = Field(default=None, ge=0)
+
+    @model_validator(mode="after")
+    def _has_a_threshold(self) -> Self:
+        if all(value is None for _, value in self):
+            expected = "at least one of " + " | ".join(type(self).model_fields)
+            raise rule_broken(expected, "none", "state one, or remove the section")
+        return self
