@@ -81,7 +81,6 @@ def test_padding_on_the_left(pair):
 
 @pytest.mark.parametrize("parts", [[5, 1, 1, 1], [1, 1, 1], [2, 6, 1, 3]])
 def test_caches_carry_on(pair, document_model, parts):
-    lean, original = pair
     config = document_model.model.config.text_config
     caches = [DynamicCache(config=config), DynamicCache(config=config)]
     with torch.no_grad():
