@@ -7,6 +7,7 @@ quantization.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForImageTextToText, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+from transformers.utils import logging as transformers_logging
 
 from ocrquant.adapters.decoding import greedy
 from ocrquant.adapters.devices import resolve_device
@@ -189,6 +191,18 @@ class DocumentModel:
                 yield i, Transcript(str(text), answer.num_tokens, answer.finished)
 
 
+@contextmanager
+def _no_progress_bar() -> Iterator[None]:
+    """Silences the bar that transformers draws while it loads, as it was before afterwards."""
+    was_on = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_on:
+            transformers_logging.enable_progress_bar()
+
+
 def _stop_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
     for found in (model.generation_config.eos_token_id, model.config.get_text_config().eos_token_id):
         if found is not None:
@@ -266,15 +280,16 @@ def load_model(
     place = resolve_device(str(device))
     folder = model_folder(path)
     model_map = read_model_map(folder, allow_remote_code)
-    model, report = AutoModelForImageTextToText.from_pretrained(
-        folder,
-        dtype=dtype,
-        attn_implementation="sdpa",
-        use_safetensors=True,
-        local_files_only=True,
-        trust_remote_code=allow_remote_code,
-        output_loading_info=True,
-    )
+    with _no_progress_bar():
+        model, report = AutoModelForImageTextToText.from_pretrained(
+            folder,
+            dtype=dtype,
+            attn_implementation="sdpa",
+            use_safetensors=True,
+            local_files_only=True,
+            trust_remote_code=allow_remote_code,
+            output_loading_info=True,
+        )
     if missing := sorted(report["missing_keys"]):
         raise ModelError(
             folder,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from transformers import AutoModelForImageTextToText
+from transformers.utils import logging
 
 from ocrquant.adapters import load_model
 from ocrquant.errors import AlreadyQuantizedError, DeviceError, ModelError
@@ -170,3 +171,10 @@ def test_cuda_agrees_with_the_cpu(document_model, tiny_model_folder):
     assert (found - document_model.logits(encoded))[encoded.valid].abs().max() <= 1e-4
     wanted = [t.text for t in document_model.transcribe(pages(), 12, 2)]
     assert [t.text for t in other.transcribe(pages(), 12, 2)] == wanted
+
+
+def test_loading_is_silent_and_leaves_the_bar_on(tiny_model_folder, capfd):
+    logging.enable_progress_bar()
+    load_model(tiny_model_folder)
+    assert capfd.readouterr().err == ""
+    assert logging.is_progress_bar_enabled()
