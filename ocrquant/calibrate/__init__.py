@@ -3,7 +3,7 @@
 Works on the Hugging Face model through hooks. Knows neither scores nor budgets.
 """
 
-from ocrquant.calibrate.round import round_groups
+from ocrquant.calibrate.rounding import round_groups
 from ocrquant.calibrate.statistics import collect_statistics
 
 __all__ = ["collect_statistics", "round_groups"]

@@ -178,3 +178,19 @@ def test_repeat_gives_the_same_bytes(weights, norm, layer_input):
     )
     assert all(equal(first.groups[key].weights, second.groups[key].weights) for key in first.groups)
     assert [g.steps for g in first.groups.values()] == [g.steps for g in second.groups.values()]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "expected"),
+    [
+        ([(0.10, 0.05)], True),
+        ([(0.10, 0.0995)], False),  # half a hundredth
+        ([(0.10, 0.05), (0.001, 0.00101)], False),  # one gets worse
+        ([(0.10, 0.09), (0.001, 0.001)], True),  # a twentieth on the geometric mean
+        ([(0.0, 0.0), (0.1, 0.1)], False),
+        ([(0.1, 0.0)], True),
+        ([], False),
+    ],
+)
+def test_smoothing_is_kept_only_for_a_real_gain(pairs, expected):
+    assert layer._is_worth_it(pairs) is expected

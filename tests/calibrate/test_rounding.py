@@ -3,7 +3,7 @@ import torch
 
 from ocrquant.adapters.model import load_model
 from ocrquant.artifacts import Rounding, Statistics, tensor_name
-from ocrquant.calibrate import collect, collect_statistics, round, round_groups
+from ocrquant.calibrate import collect, collect_statistics, round_groups, rounding
 from ocrquant.calibrate.batching import encoded_batches
 from ocrquant.errors import SplitError, WeightValueError
 from ocrquant.formats import Precision, nvfp4
@@ -100,12 +100,12 @@ def test_artefact_is_current_afterwards(whole):
 @pytest.mark.parametrize("at", [0, 5])
 def test_goes_on_after_a_kill_with_the_same_bytes(document, pages, whole, new_run, stopping, monkeypatch, at):
     run = new_run()
-    stopping(round, "round_layer", at)
+    stopping(rounding, "round_layer", at)
     with pytest.raises(StoppedError):
         rounded(run, document, pages)
     monkeypatch.undo()
     assert not (run.path / "rounding.json").exists()
-    calls = stopping(round, "round_layer")
+    calls = stopping(rounding, "round_layer")
     rounded(run, document, pages)
     assert len(calls) == 17 - at
     assert files(run) == files(whole[1])
@@ -113,7 +113,7 @@ def test_goes_on_after_a_kill_with_the_same_bytes(document, pages, whole, new_ru
 
 def test_waves_do_not_change_the_bytes(document, pages, whole, new_run, stopping, monkeypatch):
     monkeypatch.setattr(collect, "_WAVE_BYTES", 3_000_000)
-    run, calls = new_run(), stopping(round, "collect")
+    run, calls = new_run(), stopping(rounding, "collect")
     rounded(run, document, pages)
     assert len(calls) > 1
     assert files(run) == files(whole[1])
