@@ -161,7 +161,7 @@ def _sentence(report: Report) -> str:
     if found.low is None:
         chance = "a single document gives no interval"
     else:
-        chance = f"95 % interval {interval_range(found, factor=100)}"
+        chance = f"95\u202f% interval {interval_range(found, factor=100)}"
     difference = f"{points(found.estimate)} points"
     if report.is_judged_by_model:
         share = percent(plan.overall.cer)

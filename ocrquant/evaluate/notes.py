@@ -46,6 +46,11 @@ def report_notes(
         where = f"{count(base.overall.num_pages, 'page')} of {count(documents, 'document')}"
         notes.append(f"There are too few pages to trust an interval: {where}.")
     notes += [note for arm in arms[1:] for note in _broken_output(arm, base)]
+    notes += [
+        f"Uniform {PRECISION_NAMES[Precision(arm.name)]} holds no group in that format."
+        for arm in arms[1:]
+        if arm.name != "plan" and Precision(arm.name) not in arm.num_groups
+    ]
     if has_fp8_cache:
         notes.append("All arms but bf16 keep the caches of full-attention layers in FP8.")
     return notes

@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter, MultipleLocator
 
 from ocrquant.artifacts import ArmReport, Assignment, Interval, Pareto, Report
 from ocrquant.evaluate.theme import COLORS, GRID, INK, MUTED, SURFACE, new_figure, picture, quiet_axes
-from ocrquant.evaluate.words import ARM_NAMES, KIND_NAMES, number
+from ocrquant.evaluate.words import ARM_NAMES, KIND_NAMES, number, signed
 
 __all__ = ["cer_differences", "quality_against_bits"]
 
@@ -47,7 +47,7 @@ def cer_differences(report: Report) -> Figure:
             axes.text(100 * check.limit, 0.47, "gate", color=INK, fontsize=8, ha="center", va="top")
     axes.set_ylim(len(labels) - 0.5, -0.5)
     axes.set_yticks(range(len(labels)), labels)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:+g}" if value else "0"))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: signed(value)))
     axes.set_xlabel("CER less that of bf16, percentage points")
     quiet_axes(axes, grid="x")
     axes.tick_params(axis="y", labelcolor=INK)
@@ -103,7 +103,10 @@ def quality_against_bits(pareto: Pareto, assignment: Assignment, report: Report)
     lower.set_xlabel("bits per weight of the searched layers")
     lower.set_xlim(4, 16.6)
     lower.xaxis.set_major_locator(MultipleLocator(2))
-    lower.set_ylim(bottom=-0.05 * lower.get_ylim()[1])
+    lower.margins(y=0.14)
+    low, high = lower.get_ylim()
+    if low < high / 2:
+        lower.set_ylim(bottom=-0.05 * high)
     for axes in (upper, lower):
         quiet_axes(axes, grid="both")
     _key(upper, report, has_front=bool(front), is_comparable=pareto.score == "kl")

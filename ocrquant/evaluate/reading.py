@@ -6,13 +6,15 @@ killed and repeated ends with the same bytes. Knows models and pages. Does not j
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from PIL import Image
 from torch import Tensor
 
-from ocrquant.adapters.model import DocumentModel, PageInput
+from ocrquant.adapters.model import DocumentModel, Encoded, PageInput
 from ocrquant.artifacts import ArmName, ArmTranscript, Journal, PageTranscripts, PartialStage
 from ocrquant.calibrate.batching import plan_batches
 from ocrquant.evaluate.arms import Arm, applied
@@ -23,7 +25,11 @@ from ocrquant.progress import progress_bar
 __all__ = ["read_pages"]
 
 MAX_LOGITS = 1 << 29
-"""Logits of a teacher-forced pass at once, in elements; a batch beyond that is passed in parts."""
+"""Logits of a teacher-forced pass at once, in elements."""
+MAX_PADDING = 1.25
+"""Longest sequence of a teacher-forced pass over its shortest one; crops differ in length more than in size."""
+MAX_REFERENCE_BYTES = 1 << 28
+"""Logits of bf16 kept from one arm to the next; beyond that they are computed again, to the same numbers."""
 
 Advance = Callable[[int], None]
 
@@ -58,24 +64,44 @@ def read_pages(
         OutputError: The run folder is not writable or the disk is full.
     """
     batches = plan_batches(pages, batch_size)
-    journal = partial.journal("outputs")
-    found = _Found(journal)
-    work = 2 * len(arms) - 1
-    with progress_bar("evaluate", work * len(pages), "pages", done=found.num_pages) as advance:
-        truths: dict[str, str] = {}
-        for order, (name, make) in enumerate(arms):
-            steps = [number for number in range(len(batches)) if not found.has(name, number, order > 0)]
-            arm = make() if steps else None
-            for number in steps:
-                assert arm is not None
-                _transcribe(document, arm, batches[number], number, found, max_new_tokens, advance)
-            if order == 0:
-                truths = {page.id: _truth(page, found.texts[name, page.id]["text"]) for page in pages}
+    found = _Found(partial.journal("outputs"))
+    work = (2 * len(arms) - 1) * len(pages)
+    (base, make_base), others = arms[0], arms[1:]
+    with progress_bar("evaluate", work, "pages", done=found.num_pages) as advance:
+        todo = found.todo("text", base, len(batches))
+        if todo:
+            _transcribe_all(document, make_base(), batches, todo, found, max_new_tokens, advance)
+        truths = {page.id: _truth(document, page, found.texts[base, page.id]["text"]) for page in pages}
+        parts = _plan_parts(document, pages, truths, batch_size)
+        references = _References(document)
+        for name, make in others:
+            texts, passes = found.todo("text", name, len(batches)), found.todo("kl", name, len(parts))
+            if not texts and not passes:
                 continue
-            for number in steps:
-                assert arm is not None
-                _measure(document, arm, batches[number], number, truths, found, advance)
+            arm = make()
+            _transcribe_all(document, arm, batches, texts, found, max_new_tokens, advance)
+            for number in passes:
+                values = _measure(references, arm, parts[number], truths)
+                found.add("kl", name, number, values)
+                advance(len(parts[number]))
     return [_collect(page, truths[page.id], [name for name, _ in arms], found) for page in pages]
+
+
+@dataclass(frozen=True, slots=True)
+class _Truth:
+    """What a page says.
+
+    Attributes:
+        judged: What outputs are compared with.
+        forced: What is fed to the model; shorter only where a transcription was cut off at the context's end.
+        num_tokens: Judged predictions along `forced`.
+        length: Tokens of the whole sequence.
+    """
+
+    judged: str
+    forced: str
+    num_tokens: int
+    length: int
 
 
 class _Found:
@@ -84,129 +110,144 @@ class _Found:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self.texts: dict[tuple[ArmName, str], dict[str, Any]] = {}
-        self.divergences: dict[tuple[ArmName, str], dict[str, Any]] = {}
+        self.divergences: dict[tuple[ArmName, str], float | None] = {}
         self._done: set[tuple[str, ArmName, int]] = set()
         for record in journal.read():
             self._take(record)
 
     @property
     def num_pages(self) -> int:
-        """Pages of all finished batches, each arm and step counted."""
+        """Pages of all finished steps, each arm and step counted."""
         return len(self.texts) + len(self.divergences)
 
-    def has(self, arm: ArmName, batch: int, with_divergence: bool) -> bool:
-        """Whether nothing is left to do for a batch."""
-        return ("text", arm, batch) in self._done and (
-            not with_divergence or ("divergence", arm, batch) in self._done
-        )
+    def todo(self, step: str, arm: ArmName, num_batches: int) -> list[int]:
+        """Numbers of the batches that are left."""
+        return [number for number in range(num_batches) if (step, arm, number) not in self._done]
 
-    def has_step(self, step: str, arm: ArmName, batch: int) -> bool:
-        return (step, arm, batch) in self._done
-
-    def add(self, step: str, arm: ArmName, batch: int, pages: dict[str, dict[str, Any]]) -> None:
+    def add(self, step: str, arm: ArmName, batch: int, pages: Mapping[str, Any]) -> None:
+        """Puts a finished batch on the disk."""
         record = {"step": step, "arm": arm, "batch": batch, "pages": pages}
         self._journal.append(record)
         self._take(record)
 
-    def _take(self, record: dict[str, Any]) -> None:
-        target = self.texts if record["step"] == "text" else self.divergences
+    def _take(self, record: Mapping[str, Any]) -> None:
+        target: dict[tuple[ArmName, str], Any] = self.texts if record["step"] == "text" else self.divergences
         target.update({(record["arm"], page): values for page, values in record["pages"].items()})
         self._done.add((record["step"], record["arm"], record["batch"]))
 
 
-def _transcribe(
+def _transcribe_all(
     document: DocumentModel,
     arm: Arm,
-    batch: Sequence[Page],
-    number: int,
+    batches: Sequence[Sequence[Page]],
+    numbers: Sequence[int],
     found: _Found,
     max_new_tokens: int,
     advance: Advance,
 ) -> None:
-    if found.has_step("text", arm.name, number):
-        return
-    inputs = [PageInput(page_image(page), page.kind, None, page.id) for page in batch]
-    with applied(document.model, arm):
-        outputs = document.transcribe(inputs, max_new_tokens, len(inputs))
-    values = {
-        page.id: {"text": output.text, "num_tokens": output.num_tokens, "finished": output.finished}
-        for page, output in zip(batch, outputs, strict=True)
-    }
-    found.add("text", arm.name, number, values)
-    advance(len(batch))
+    for number in numbers:
+        batch = batches[number]
+        inputs = [PageInput(page_image(page), page.kind, None, page.id) for page in batch]
+        with applied(document.model, arm):
+            outputs = document.transcribe(inputs, max_new_tokens, len(inputs))
+        values = {
+            page.id: {"text": output.text, "num_tokens": output.num_tokens, "finished": output.finished}
+            for page, output in zip(batch, outputs, strict=True)
+        }
+        found.add("text", arm.name, number, values)
+        advance(len(batch))
+
+
+class _References:
+    """Logits of bf16 at the answer positions of teacher-forced pages, kept as far as they are small."""
+
+    def __init__(self, document: DocumentModel) -> None:
+        self.document = document
+        self._kept: dict[str, Tensor] = {}
+        self._room = MAX_REFERENCE_BYTES
+
+    def logits(self, encoded: Encoded, name: str) -> Tensor:
+        """[answer positions, vocabulary] of a part, computed by the model as it is now."""
+        if name in self._kept:
+            return self._kept[name]
+        found = self.document.logits(encoded)[encoded.answer_mask]
+        if found.nbytes <= self._room:
+            self._kept[name] = found
+            self._room -= found.nbytes
+        return found
 
 
 def _measure(
-    document: DocumentModel,
-    arm: Arm,
-    batch: Sequence[Page],
-    number: int,
-    truths: dict[str, str],
-    found: _Found,
-    advance: Advance,
-) -> None:
-    if found.has_step("divergence", arm.name, number):
-        return
-    values = {}
-    for part in _parts(document, batch, truths):
-        encoded = document.encode(part)
-        with torch.no_grad():
-            reference = document.logits(encoded)[encoded.answer_mask]
-            with applied(document.model, arm):
-                other = document.logits(encoded)[encoded.answer_mask]
-        counts = encoded.num_answer_tokens.tolist()
-        sums = kl_from_logits(reference, other).double().split(counts)
-        for page, count, kl in zip(part, counts, sums, strict=True):
-            values[page.id] = {"kl_sum": _finite_sum(kl), "num_kl_tokens": count}
-    found.add("divergence", arm.name, number, values)
-    advance(len(batch))
+    references: _References, arm: Arm, part: Sequence[Page], truths: Mapping[str, _Truth]
+) -> dict[str, float | None]:
+    """KL from bf16 summed over the answer of each page, in nats; None where it is not finite."""
+    document = references.document
+    encoded = document.encode(
+        [PageInput(page_image(page), page.kind, truths[page.id].forced, page.id) for page in part]
+    )
+    with torch.no_grad():
+        reference = references.logits(encoded, part[0].id)
+        with applied(document.model, arm):
+            other = document.logits(encoded)[encoded.answer_mask]
+    sums = kl_from_logits(reference, other).double().split(encoded.num_answer_tokens.tolist())
+    return {page.id: _finite_sum(kl) for page, kl in zip(part, sums, strict=True)}
 
 
-def _parts(
-    document: DocumentModel, batch: Sequence[Page], truths: dict[str, str]
-) -> Iterator[list[PageInput]]:
-    """A batch in parts whose logits fit the memory set aside for them."""
-    inputs = [_with_truth(document, page, truths[page.id]) for page in batch]
-    encoder = document.encoder
-    lengths = [encoder.num_prompt_tokens(page) + len(encoder.answer_ids(page.text or "")) for page in inputs]
+def _plan_parts(
+    document: DocumentModel, pages: Sequence[Page], truths: Mapping[str, _Truth], batch_size: int
+) -> list[list[Page]]:
+    """Pages for teacher-forced passes, by length: little is padding, and the logits fit into memory."""
     vocabulary = document.model.get_input_embeddings().num_embeddings
-    size = max(1, MAX_LOGITS // (max(lengths) * vocabulary))
-    for first in range(0, len(inputs), size):
-        yield inputs[first : first + size]
+    parts: list[list[Page]] = []
+    shortest = 0
+    for page in sorted(pages, key=lambda page: (truths[page.id].length, page.id)):
+        length = truths[page.id].length
+        is_full = not parts or len(parts[-1]) == batch_size
+        if (
+            is_full
+            or length > MAX_PADDING * shortest
+            or (len(parts[-1]) + 1) * length * vocabulary > MAX_LOGITS
+        ):
+            parts.append([])
+            shortest = length
+        parts[-1].append(page)
+    return parts
 
 
-def _with_truth(document: DocumentModel, page: Page, truth: str) -> PageInput:
-    image = page_image(page)
-    if page.truth_source == "model":
-        # A text that the token limit cut off may not fit any more once the end token is added.
-        prompt = document.encoder.num_prompt_tokens(PageInput(image, page.kind, None, page.id))
-        while truth and prompt + len(document.encoder.answer_ids(truth)) > document.encoder.max_positions:
-            truth = truth[:-1]
-    return PageInput(image, page.kind, truth, page.id)
+def _truth(document: DocumentModel, page: Page, transcription: str) -> _Truth:
+    encoder = document.encoder
+    # Only the size of the image counts here.
+    blank = Image.new("1", (page.width, page.height))
+    prompt = encoder.num_prompt_tokens(PageInput(blank, page.kind, None, page.id))
+    if page.truth_source != "model":
+        assert page.text is not None, f"page {page.id} has ground truth without text"
+        num_tokens = len(encoder.answer_ids(page.text))
+        return _Truth(page.text, page.text, num_tokens, prompt + num_tokens)
+    forced = transcription
+    # What was cut off at the end of the context does not fit any more once the end token is added.
+    while forced and prompt + len(encoder.answer_ids(forced)) > encoder.max_positions:
+        forced = forced[:-1]
+    num_tokens = len(encoder.answer_ids(forced))
+    return _Truth(transcription, forced, num_tokens, prompt + num_tokens)
 
 
 def _finite_sum(kl: Tensor) -> float | None:
     return float(kl.sum()) if bool(torch.isfinite(kl).all()) else None
 
 
-def _truth(page: Page, transcription: str) -> str:
-    if page.truth_source == "model":
-        return transcription
-    assert page.text is not None, f"page {page.id} has ground truth without text"
-    return page.text
-
-
-def _collect(page: Page, truth: str, arms: Sequence[ArmName], found: _Found) -> PageTranscripts:
-    tokens = found.divergences[arms[1], page.id]["num_kl_tokens"]
-    outputs = {}
-    for name in arms:
-        divergence = found.divergences.get((name, page.id), {"kl_sum": 0.0, "num_kl_tokens": tokens})
-        outputs[name] = ArmTranscript(**found.texts[name, page.id], **divergence)
+def _collect(page: Page, truth: _Truth, arms: Sequence[ArmName], found: _Found) -> PageTranscripts:
     return PageTranscripts(
         page=page.id,
         kind=page.kind,
         document=page.document,
-        truth=truth,
+        truth=truth.judged,
         truth_source=page.truth_source,
-        arms=outputs,
+        arms={
+            arm: ArmTranscript(
+                **found.texts[arm, page.id],
+                kl_sum=found.divergences.get((arm, page.id), 0.0),
+                num_kl_tokens=truth.num_tokens,
+            )
+            for arm in arms
+        },
     )

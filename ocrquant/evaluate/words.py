@@ -26,6 +26,7 @@ __all__ = [
     "percent",
     "points",
     "points_interval",
+    "signed",
 ]
 
 MINUS, NOTHING = "\u2212", "\u2013"
@@ -43,6 +44,11 @@ def number(value: float) -> str:
         return "0"
     text = f"{value:.2g}"
     return _signed(f"{float(text):.10f}".rstrip("0").rstrip(".") if 1e-6 <= abs(value) < 1e4 else text)
+
+
+def signed(value: float) -> str:
+    """A short number with its sign; zero has none."""
+    return _signed(f"{value:+g}") if value else "0"
 
 
 def percent(rate: float | None) -> str:

@@ -305,6 +305,7 @@ def report_of(
     gate: GateSection | None = None,
     evaluate: EvaluateSection | None = None,
     has_fp8_cache: bool = False,
+    arm_groups: dict[str, dict[str, Precision]] | None = None,
 ) -> Report:
     """Fills a run folder and makes the report, with drawn images."""
     fill(run, outputs)
@@ -315,11 +316,15 @@ def report_of(
             draw_page(run.path / images[page.page], page.truth)
         return images
 
-    arm_groups = {"bf16": {}, "fp8": uniform(Precision.FP8), "nvfp4": uniform(Precision.NVFP4)}
+    groups = (
+        {"fp8": uniform(Precision.FP8), "nvfp4": uniform(Precision.NVFP4)}
+        if arm_groups is None
+        else arm_groups
+    )
     return build_report(
         run,
         outputs,
-        arm_groups={name: arm_groups[name] for name in outputs.arm_names if name != "plan"},
+        arm_groups={name: groups.get(name, {}) for name in outputs.arm_names if name != "plan"},
         save_images=save_images,
         evaluate=evaluate or EvaluateSection(num_bootstrap_samples=400),
         gate=gate,

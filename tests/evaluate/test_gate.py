@@ -144,7 +144,7 @@ def test_verdict_compares_with_bf16_in_one_sentence(run):
     sentence = verdict(report_of(run, transcripts())).sentence
     assert sentence.startswith("At 6.29 bits per weight the plan reads with a CER of ")
     assert "bf16 with" in sentence
-    assert "95 % interval" in sentence
+    assert "95\u202f% interval" in sentence
 
 
 def test_verdict_without_ground_truth_speaks_of_the_transcription(run):

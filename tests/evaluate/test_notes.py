@@ -51,3 +51,9 @@ def test_few_documents_without_a_gate(run):
 def test_fp8_caches_are_mentioned(run):
     notes = report_of(run, transcripts(), has_fp8_cache=True).notes
     assert notes == ["All arms but bf16 keep the caches of full-attention layers in FP8."]
+
+
+def test_a_uniform_plan_without_its_format_is_said_to_be_so(run):
+    found = transcripts()
+    report = report_of(run, found, arm_groups={"fp8": {}, "nvfp4": {}})
+    assert "Uniform NVFP4 holds no group in that format." in report.notes
