@@ -29,7 +29,7 @@ MAX_LOGITS = 1 << 29
 MAX_PADDING = 1.25
 """Longest sequence of a teacher-forced pass over its shortest one; crops differ in length more than in size."""
 MAX_REFERENCE_BYTES = 1 << 28
-"""Logits of bf16 kept from one arm to the next; beyond that they are computed again, to the same numbers."""
+"""Logits of bf16 kept from one arm to the next; beyond that they are computed again, bit for bit."""
 
 Advance = Callable[[int], None]
 

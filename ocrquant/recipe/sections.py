@@ -250,6 +250,9 @@ class EvaluateSection(Section):
 class GateSection(Section):
     """Thresholds that fail the command, after the report is written.
 
+    The estimate decides; the report prints its interval beside it and says where that reaches across the
+    limit. Any gate also fails where the plan's logits are not finite on some page.
+
     Attributes:
         max_cer_increase: Largest CER of the plan less that of bf16, over all pages, as a fraction.
         max_worst_kind_cer_increase: The same for the kind of page that lost most.
