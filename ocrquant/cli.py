@@ -140,10 +140,10 @@ for _stage, _text in {
 def report(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder with a finished evaluation.")],
 ) -> None:
-    """Write report.md and report.html again from what a run folder holds."""
-    from ocrquant.evaluate import render_report
+    """Write report.md and report.html again from what a run folder holds, with the time of each stage."""
+    from ocrquant.evaluate import write_report
 
-    for path in render_report(run):
+    for path in write_report(run, with_timings=True):
         print(path)
 
 

@@ -27,7 +27,7 @@ __all__ = ["read_pages"]
 MAX_LOGITS = 1 << 29
 """Logits of a teacher-forced pass at once, in elements."""
 MAX_PADDING = 1.25
-"""Longest sequence of a teacher-forced pass over its shortest one; crops differ in length more than in size."""
+"""Longest sequence of a teacher-forced pass over its shortest one: texts differ more than images."""
 MAX_REFERENCE_BYTES = 1 << 28
 """Logits of bf16 kept from one arm to the next; beyond that they are computed again, bit for bit."""
 
