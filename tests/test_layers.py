@@ -14,7 +14,8 @@ LAYERS = [
     {"kernels", "recipe", "artifacts"},
     {"pages", "adapters", "rounding", "simulate", "checkpoint", "models"},
     {"calibrate", "sensitivity", "assign", "export", "engine", "drafter", "pico"},
-    {"pipeline", "evaluate", "bench"},
+    {"evaluate", "bench"},
+    {"pipeline"},  # runs every stage, evaluation included
     {"cli"},
     {"__main__"},
 ]

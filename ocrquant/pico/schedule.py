@@ -42,7 +42,7 @@ STAGES = (
     ),
     Stage(
         name="lines",
-        crops=80_000,
+        crops=40_000,
         mixture=Mixture(max_width=2000, stack_share=0.08, block_share=0.04, stack_lines=4),
         with_text=True,
         corrupt=0.05,
@@ -51,7 +51,7 @@ STAGES = (
     ),
     Stage(
         name="blocks",
-        crops=40_000,
+        crops=28_000,
         mixture=Mixture(max_width=2000, stack_share=0.10, block_share=0.20),
         with_text=True,
         corrupt=0.05,
@@ -61,7 +61,7 @@ STAGES = (
     ),
 )
 WARMUP_CROPS = 6_000
-DECAY_SHARE = 0.3
+DECAY_SHARE = 0.22
 
 
 def stage_at(crops_seen: int) -> Stage | None:
