@@ -35,10 +35,10 @@ def test_agrees_with_the_cpu(document, cuda_document, pages, new_run):
             there.text.num_tokens,
             there.image.num_tokens,
         )
-        assert there.amax == pytest.approx(here.amax, rel=0.05)
+        assert there.amax == pytest.approx(here.amax, rel=0.1)
     for here, there in zip(rounded.groups, rounded_on_gpu.groups, strict=True):
         assert (here.group, here.precision) == (there.group, there.precision)
-        assert there.error == pytest.approx(here.error, rel=0.1)
+        assert there.error == pytest.approx(here.error, rel=0.25)
 
 
 def test_repeat_gives_the_same_bytes(cuda_document, pages, new_run):
