@@ -86,7 +86,7 @@ def exported_arm(document: DocumentModel, folder: Path) -> Arm:
 
     Raises:
         ModelError: The folder is damaged.
-        ArtifactError: It lacks a parameter of the model.
+        ArtifactError: It lacks a parameter of the model, or has one of another shape.
     """
     with StoredCheckpoint(folder) as stored, CheckpointReader(folder) as reader:
         linears = {
@@ -104,8 +104,15 @@ def exported_arm(document: DocumentModel, folder: Path) -> Arm:
                 fix = "export the model again"
                 raise ArtifactError(folder, expected=f"a tensor {name}", given="none", fix=fix)
             tensor = reader.read(name)
-            if tensor.shape != parameter.shape or not torch.equal(tensor, parameter.detach().cpu()):
-                parameters[name] = tensor
+            if tensor.shape != parameter.shape:
+                raise ArtifactError(
+                    f"{folder}: {name}",
+                    expected=f"shape {list(parameter.shape)}",
+                    given=list(tensor.shape),
+                    fix="export the model again",
+                )
+            if not torch.equal(tensor, parameter.detach().cpu()):
+                parameters[name] = tensor.to(parameter.device, parameter.dtype)
         return Arm(name="plan", linears=linears, kv=stored.kv, parameters=parameters)
 
 
@@ -143,5 +150,5 @@ def _replace(parameter: nn.Parameter, tensor: Tensor) -> Callable[[], None]:
     def restore() -> None:
         parameter.data = original
 
-    parameter.data = tensor.to(original.device, original.dtype).view(original.shape)
+    parameter.data = tensor
     return restore

@@ -51,6 +51,8 @@ _LEADS = {
     "worst": "Held-out pages on which the plan lost most against bf16, the worst first.",
     "provenance": "Every file with its digest and those of what it was made from, back to the pages.",
 }
+# At the foot of every sheet of paper; on a screen the sentence stands at each table and page.
+_SHEET = f'@page {{ @bottom-left {{ content: "{STAND_IN}"; font: 8.5pt sans-serif; color: #8a5a00; }} }}\n'
 _LEGEND = (
     '<p class="legend">In an output, <ins>underlined</ins> text is not in the truth and '
     "<del>struck out</del> text is only there.</p>"
@@ -75,13 +77,13 @@ def render_html(material: Material) -> str:
     ]
     template = Template(files("ocrquant.evaluate").joinpath("page.html").read_text(encoding="utf-8"))
     body = "\n".join(part for part in parts if part)
-    return template.substitute(title=escape(f"{report.model}: quantization report"), body=body)
+    title = escape(f"{report.model}: quantization report")
+    return template.substitute(title=title, body=body, sheet=_SHEET if report.is_judged_by_model else "")
 
 
 def _head(report: Report) -> str:
-    sheet = f'\n<p class="every-sheet">{escape(STAND_IN)}</p>' if report.is_judged_by_model else ""
     lines = [f"<h1>{escape(report.model)}</h1>", f"<p>{escape(basis(report))}</p>"]
-    return "\n".join(["<header>", "<p>Quantization report</p>", *lines, "</header>"]) + sheet
+    return "\n".join(["<header>", "<p>Quantization report</p>", *lines, "</header>"])
 
 
 def _verdict(report: Report) -> str:
