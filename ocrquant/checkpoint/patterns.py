@@ -112,9 +112,9 @@ def _patterns(names: Iterable[str], block_prefix: str) -> list[str]:
         leaves.setdefault((parent, tuple(numbers)), []).append(leaf)
     stem = re.escape(_last(block_prefix))
     patterns = []
-    for (parent, numbers), ends in leaves.items():
+    for (parent, members), ends in leaves.items():
         inner = re.escape(f"{parent}." if parent else "")
-        patterns.append(rf"re:{_ANY_PREFIX}{stem}\.{_one_of(numbers)}\.{inner}{_one_of(ends)}$")
+        patterns.append(rf"re:{_ANY_PREFIX}{stem}\.{_one_of(members)}\.{inner}{_one_of(ends)}$")
     return patterns + [rf"re:{_ANY_PREFIX}{re.escape(_last(name))}$" for name in others]
 
 

@@ -133,7 +133,7 @@ def _data(spec: TensorSpec, tensor: Tensor) -> memoryview:
             given=f"{given.dtype} {list(given.shape)}",
             fix="run the stage that made it again",
         )
-    return memoryview(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 def _read(path: Path) -> bytes:

@@ -75,8 +75,7 @@ class _QuantizedCache:
 
 def _through_fp8(x: Tensor, decode_scale: float) -> Tensor:
     if torch.is_grad_enabled() and x.requires_grad:
-        result: Tensor = _StraightThrough.apply(x, decode_scale)
-        return result
+        return _straight_through(x, decode_scale)
     return _quantize_dequantize(x, decode_scale)
 
 
@@ -92,3 +91,6 @@ class _StraightThrough(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         return gradients[0], None
+
+
+_straight_through: Callable[..., Tensor] = _StraightThrough.apply

@@ -5,6 +5,7 @@ Knows formats and products. Does not know which model a linear belongs to; see `
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -123,8 +124,7 @@ def simulated_output(x: Tensor, linear: SimulatedLinear, bias: Tensor | None = N
             fix="pass the input of this very linear",
         )
     if torch.is_grad_enabled() and x.requires_grad:
-        output: Tensor = _StraightThrough.apply(x, linear, bias)
-        return output
+        return _straight_through(x, linear, bias)
     return _output(x, linear, bias)
 
 
@@ -157,6 +157,9 @@ class _StraightThrough(torch.autograd.Function):
         dtype = linear.operand.dtype
         scaled = (gradient.float() * weight_scale).to(dtype)
         return (scaled @ linear.operand).to(gradient.dtype), None, None
+
+
+_straight_through: Callable[..., Tensor] = _StraightThrough.apply
 
 
 class QuantizedLinear(nn.Module):

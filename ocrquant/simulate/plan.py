@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from ocrquant.artifacts import KvScales
@@ -31,10 +32,13 @@ class Smoothing:
         norms: New weight by name of the norm, in the dtype of the model.
         columns: What the columns of a bf16 linear are multiplied by, float32 [in], by its name: all linears
             that read one of the norms. Quantized weights contain it already.
+        dtype: What a checkpoint stores those bf16 linears in. A model that runs in float32 rounds them to it
+            all the same; left out, they keep the precision of the model.
     """
 
     norms: Mapping[str, Tensor] = field(default_factory=dict)
     columns: Mapping[str, Tensor] = field(default_factory=dict)
+    dtype: torch.dtype | None = None
 
 
 @contextmanager
@@ -68,9 +72,10 @@ def apply_plan(
                 undo.callback(_replace_weight(model, name, weight))
             _check_untied(model, smoothing.columns)
             for name in smoothing.columns.keys() - linears.keys():
-                original = _module(model, name).weight
+                original = _module(model, name).weight.detach()
                 factors = smoothing.columns[name].to(original.device)
-                undo.callback(_replace_weight(model, name, scale_columns(original.detach(), factors)))
+                scaled = scale_columns(original.to(smoothing.dtype or original.dtype), factors)
+                undo.callback(_replace_weight(model, name, scaled))
         for scales in kv:
             attention = _module(model, scales.name)
             undo.callback(

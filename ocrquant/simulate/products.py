@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -45,7 +46,8 @@ def _bf16_tiles() -> Iterator[None]:
 
     Processors without bf16 instructions go on in float32.
     """
-    settings = torch.backends.mkldnn.matmul
+    backend: Any = torch.backends.mkldnn  # a module object with attributes of its own
+    settings = backend.matmul
     before = settings.fp32_precision
     settings.fp32_precision = "bf16"
     try:

@@ -49,7 +49,9 @@ def rounded_smoothing(weights: RoundedWeights) -> Smoothing:
     """The smoothing that the rounded weights contain; applied under every plan that quantizes anything."""
     norms = {norm: weights.norm_weight(norm) for norm in weights.smoothed_norms()}
     columns = {name: weights.smoothing(name) for name in weights.smoothed_linears()}
+    present = {name: tensor for name, tensor in norms.items() if tensor is not None}
     return Smoothing(
-        norms={name: tensor for name, tensor in norms.items() if tensor is not None},
+        norms=present,
         columns={name: tensor for name, tensor in columns.items() if tensor is not None},
+        dtype=next((tensor.dtype for tensor in present.values()), None),
     )

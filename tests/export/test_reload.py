@@ -8,13 +8,16 @@ Where the two may differ:
 - it has no floor under the FP8 scale of a token, where the kernels of servers have one at amax 1/512;
 - sums are taken in another order.
 
-Servers and the simulation use float32 up to the end. One code that flips changes everything behind it, so
-logits can be compared against the size of the quantization only; single linears on equal inputs are compared
-sharply.
+Servers and the simulation use float32 up to the end. One code that flips changes everything behind it: in a
+trained model of 7 M parameters, noise of 2e-7 on the outputs of all linears moves the logits by an eighth of
+what quantizing to FP8 does. So logits as they come are compared against the size of the quantization only.
+The sharp comparisons are single linears on equal inputs, and float32 logits once the simulation decodes as
+compressed-tensors does: they then agree to the order of sums, so nothing else differs.
 """
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -23,17 +26,22 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForImageTextToText, CompressedTensorsConfig
 
 from ocrquant.adapters.model import PageInput, load_model, open_model
+from ocrquant.checkpoint import StoredCheckpoint
 from ocrquant.export import write_checkpoint
 from ocrquant.metrics.divergence import kl_from_logits
 from ocrquant.simulate import apply_plan, rounded_linears, rounded_smoothing, simulated_output
 
 PLANS = {"mixed": ("nvfp4", "fp8", "bf16"), "fp8": ("fp8",), "nvfp4": ("nvfp4",)}
 
-# Largest relative error of a linear's outputs on equal float32 inputs. Measured: 3e-7 and 1.3e-3.
+# Largest relative error of a linear's outputs on equal float32 inputs. Measured: 2.3e-7 and 2.1e-3.
 MAX_ERROR = {"fp8": 1e-5, "nvfp4": 4e-3}
 
-# Largest KL divergence between the two, over that between bf16 and the plan. Measured: 0.19 to 0.71.
+# Largest KL divergence between the two, over that between bf16 and the plan. Measured: 0.01 to 0.71.
 MAX_KL_RATIO = 1.0
+
+# Largest difference of float32 logits at most positions, over their root mean square, when both sides decode
+# alike. Measured: 2e-6.
+MAX_LOGIT_ERROR = 1e-4
 
 
 def page(text: str, kind: str) -> PageInput:
@@ -103,7 +111,7 @@ class Case:
             def hook(module, arguments, output):
                 (x,) = arguments
                 is_above_floor = x.abs().amax(-1) > 1 / 512
-                assert is_above_floor.float().mean() > 0.5
+                assert is_above_floor.any()  # padding is zero
                 expected = simulated_output(x, self.linears[name])[is_above_floor]
                 difference = output[is_above_floor] - expected
                 errors[name] = (difference.norm() / expected.norm()).item()
@@ -148,6 +156,32 @@ def test_logits_agree_within_the_quantization(cases, kind, dtype):
     own = kl_from_logits(plain, simulated).mean()
     assert own > 1e-6
     assert kl_from_logits(simulated, given).mean() < MAX_KL_RATIO * own
+
+
+@pytest.mark.parametrize("kind", PLANS)
+def test_float32_logits_are_equal_where_both_decode_alike(cases, kind, monkeypatch):
+    case = cases[kind]
+    plain, simulated, _ = case.logits(torch.float32)
+    monkeypatch.setattr("ocrquant.formats.fp8.TOKEN_SCALE_FLOOR", 1e-30)
+    with StoredCheckpoint(case.folder) as stored:
+        decoded = {n: decoded_to_bf16(linear, stored.weight(n)) for n, linear in case.linears.items()}
+    monkeypatch.setattr(case, "linears", decoded)
+    _, alike, given = case.logits(torch.float32)
+    size = given.square().mean().sqrt()
+    # The order of sums may flip a code on another processor, which shows in the positions after it.
+    assert (alike - given).abs().amax(-1).median() < MAX_LOGIT_ERROR * size
+    assert (plain - simulated).abs().amax(-1).median() > 100 * MAX_LOGIT_ERROR * size
+
+
+def decoded_to_bf16(linear, weight):
+    """An NVFP4 linear whose weight went through bf16, as compressed-tensors decodes it."""
+    if linear.input_encode_scale is None:
+        return linear
+    return replace(
+        linear,
+        operand=weight.dequantize(torch.bfloat16).float(),
+        output_scale=linear.input_encode_scale.reciprocal(),
+    )
 
 
 def test_all_other_weights_are_those_of_the_simulation(cases, rounded):

@@ -134,6 +134,17 @@ def test_smoothing_alone_changes_nothing_but_rounding(model32):
         assert (logits(model32) - plain).abs().max() > 1e-3 * plain.abs().max()
 
 
+def test_float32_models_smooth_to_what_a_checkpoint_stores(model, model32):
+    smoothing = smoothing_for(model)
+    third = {name: factors * 1.001 for name, factors in smoothing.columns.items()}  # no longer exact in bf16
+    stored = Smoothing(norms=smoothing.norms, columns=third, dtype=torch.bfloat16)
+    with apply_plan(model, {}, smoothing=stored), apply_plan(model32, {}, smoothing=stored):
+        for name in third:
+            in_bf16, in_float32 = (m.get_submodule(name).weight for m in (model, model32))
+            assert torch.equal(in_bf16.float(), in_float32)
+            assert in_float32.dtype == torch.float32
+
+
 def test_a_quantized_linear_is_not_smoothed_twice(model32):
     smoothing = smoothing_for(model32)
     folded = model32.get_submodule(GATE).weight.detach() * smoothing.columns[GATE]
