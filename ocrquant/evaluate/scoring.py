@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 from ocrquant.artifacts import (
     ArmName,
@@ -97,8 +98,9 @@ class Scores:
 
     @property
     def kinds(self) -> list[PageKind]:
-        """Kinds of page, in order of their first page."""
-        return list(dict.fromkeys(page.kind for page in self._pages))
+        """Kinds of page that occur, the smallest first."""
+        found = {page.kind for page in self._pages}
+        return [kind for kind in get_args(PageKind) if kind in found]
 
     def metrics(self, arm: ArmName, kind: PageKind | None = None) -> TextMetrics:
         """Quality of one arm on all pages, or on those of one kind."""

@@ -42,7 +42,7 @@ def test_rates_are_sums_over_sums():
 
 
 def test_kinds_are_apart():
-    found = scores(page("a", "abcd", "abcd", "abcx"), page("b", "abcd", "abcd", "abcd", kind="block"))
+    found = scores(page("b", "abcd", "abcd", "abcd", kind="block"), page("a", "abcd", "abcd", "abcx"))
     assert found.kinds == ["line", "block"]
     assert found.metrics("plan", "line").cer == pytest.approx(0.25)
     assert found.metrics("plan", "block").cer == 0
