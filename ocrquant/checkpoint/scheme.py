@@ -44,10 +44,10 @@ _MATERIAL = ("num_bits", "type", "strategy", "group_size", "symmetric", "dynamic
 
 
 def quantization_config(names: LinearNames, *, kv_cache: bool) -> dict[str, Any] | None:
-    """What ``config.json`` says of a plan; None where it quantizes nothing.
+    """What ``config.json`` says of a plan; None where it quantizes neither a linear nor the cache.
 
-    One precision gives a file of that format, two give ``mixed-precision``. Targets and ``ignore`` name every
-    linear by patterns; there is no target that catches all.
+    One precision gives a file of that format, two give ``mixed-precision``, a quantized cache alone gives
+    ``dense``. Targets and ``ignore`` name every linear by patterns; there is no target that catches all.
 
     Args:
         names: All linears and their precisions.
@@ -63,12 +63,12 @@ def quantization_config(names: LinearNames, *, kv_cache: bool) -> dict[str, Any]
             scheme = preset_name_to_scheme(preset, targets)
             scheme.format = _FORMATS[precision].value
             schemes.append(scheme)
-    if not schemes:
+    if not schemes and not kv_cache:
         return None
-    mixed = CompressionFormat.mixed_precision.value
+    formats = [scheme.format for scheme in schemes] or [CompressionFormat.dense.value]
     config = QuantizationConfig(
         config_groups={f"group_{number}": scheme for number, scheme in enumerate(schemes)},
-        format=schemes[0].format if len(schemes) == 1 else mixed,
+        format=formats[0] if len(formats) == 1 else CompressionFormat.mixed_precision.value,
         quantization_status=QuantizationStatus.COMPRESSED,
         kv_cache_scheme=_kv_scheme() if kv_cache else None,
         ignore=names.ignored(),

@@ -60,6 +60,13 @@ def test_nothing_quantized_gives_no_config():
     assert config_of(BF16, BF16) is None
 
 
+def test_a_quantized_cache_alone_is_said():
+    data = config_of(BF16, kv_cache=True)
+    check_schemes(data)
+    assert (data["format"], data["config_groups"]) == ("dense", {})
+    assert data["kv_cache_scheme"]["num_bits"] == 8
+
+
 def test_specs_take_the_bytes_that_formats_foresee():
     for precision, extra in ((FP8, 0), (NVFP4, 4)):  # the global scale of the input is no part of the weight
         specs = stored_specs("l", precision, 48, 64)

@@ -31,7 +31,8 @@ from ocrquant.export import write_checkpoint
 from ocrquant.metrics.divergence import kl_from_logits
 from ocrquant.simulate import apply_plan, rounded_linears, rounded_smoothing, simulated_output
 
-PLANS = {"mixed": ("nvfp4", "fp8", "bf16"), "fp8": ("fp8",), "nvfp4": ("nvfp4",)}
+DEALT = {"mixed": ("nvfp4", "fp8", "bf16"), "fp8": ("fp8",), "nvfp4": ("nvfp4",), "bf16": ("bf16",)}
+PLANS = ("mixed", "fp8", "nvfp4")
 
 # Largest relative error of a linear's outputs on equal float32 inputs. Measured: 2.3e-7 and 2.1e-3.
 MAX_ERROR = {"fp8": 1e-5, "nvfp4": 4e-3}
@@ -71,7 +72,7 @@ class Case:
     def __init__(self, rounded, folder, kind, *, kv):
         self.rounded = rounded
         self.folder = folder / "checkpoint"
-        groups = rounded.plan(*PLANS[kind])
+        groups = rounded.plan(*DEALT[kind])
         self.kv = rounded.rounding.kv if kv else ()
         with rounded.rounding.open_weights(rounded.run) as weights:
             write_checkpoint(
@@ -195,6 +196,22 @@ def test_all_other_weights_are_those_of_the_simulation(cases, rounded):
     assert [n for n, p in expected.items() if not torch.equal(given[n], p)] == []
     for scales in case.kv:
         assert given[f"{scales.name}.k_scale"].item() == torch.tensor(scales.k_decode_scale).bfloat16().item()
+
+
+def test_a_quantized_cache_alone_is_loaded(rounded, tmp_path):
+    case = Case(rounded, tmp_path, "bf16", kv=True)
+    assert case.linears == {}
+    plain = load_model(rounded.source, dtype=torch.float32)
+    encoded = plain.encode(PAGES)
+    given = case.reloaded(torch.float32)
+    with torch.no_grad():
+        before = plain.logits(encoded)
+        with apply_plan(plain.model, {}, kv=case.kv):
+            simulated = plain.logits(encoded)
+        reloaded = given.logits(encoded)
+    valid = encoded.valid
+    assert (reloaded - simulated)[valid].abs().max() < 1e-5
+    assert (before - simulated)[valid].abs().max() > 1e-3
 
 
 def swap_nibbles(packed):

@@ -104,6 +104,17 @@ def test_small_and_large_batches_agree(kind):
     assert torch.allclose(simulated_output(x, linear), few, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["fp8", "nvfp4"])
+def test_pieces_join_to_the_whole(kind, monkeypatch):
+    stored, linear = pair(kind)
+    x = activations(2, 150, 64)
+    monkeypatch.setattr("ocrquant.simulate.linear._CPU_PIECE_ELEMENTS", 64 * 70)
+    exact = reference(x, stored, linear)
+    output = simulated_output(x, linear)
+    assert output.shape == (2, 150, 48)
+    assert (output - exact).abs().max() < 2e-6 * exact.abs().max()
+
+
 def test_operands_are_the_stored_codes():
     x = activations(7, 64)
     x[2] = 0
