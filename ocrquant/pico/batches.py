@@ -124,7 +124,8 @@ def _place_targets(sample: Sample) -> np.ndarray:
     known = ~np.isnan(sample.char_x)
     column = np.where(known, np.clip(np.nan_to_num(sample.char_x) // TOKEN_PIXELS, 0, columns - 1), -1)
     in_column = column[:, None] == np.arange(columns)[None, :]
-    return (in_row[:, :, None] & in_column[:, None, :]).reshape(len(sample.text), -1)
+    under: np.ndarray = in_row[:, :, None] & in_column[:, None, :]
+    return under.reshape(len(sample.text), -1)
 
 
 def sequence_length(sample: Sample) -> int:

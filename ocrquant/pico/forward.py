@@ -8,9 +8,11 @@ and the kernels of this package for the delta rule and for everything elementwis
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import Qwen3_5ForConditionalGeneration
 
 from ocrquant.kernels.decoder_elementwise import gated_norm, short_conv, swiglu, unit_norm
@@ -20,7 +22,7 @@ from ocrquant.pico.batches import Batch
 MASKED = -30_000.0
 
 
-def zero_centred_norm(x: Tensor, norm: nn.Module) -> Tensor:
+def zero_centred_norm(x: Tensor, norm: Any) -> Tensor:
     """`Qwen3_5RMSNorm` on its module."""
     return unit_norm(x, norm.weight, norm.eps)
 
@@ -43,7 +45,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scaling: float) -> 
     return torch.softmax((q * scaling) @ k.mT + bias, dim=-1, dtype=q.dtype) @ v
 
 
-def gated_delta_net(layer: nn.Module, x: Tensor) -> Tensor:
+def gated_delta_net(layer: Any, x: Tensor) -> Tensor:
     """A Gated DeltaNet layer on x [B, T, h] -> [B, T, h]."""
     mixed, z = layer.in_proj_qkv(x), layer.in_proj_z(x)
     beta, a = layer.in_proj_b(x).float().sigmoid(), layer.in_proj_a(x).float()
@@ -51,10 +53,11 @@ def gated_delta_net(layer: nn.Module, x: Tensor) -> Tensor:
     q, k, v = short_conv(mixed, kernel, layer.num_k_heads, layer.num_v_heads, layer.head_k_dim)
     log_gate = -layer.A_log.float().exp() * F.softplus(a + layer.dt_bias.float())
     out = gated_delta_rule(q, k, v, log_gate, beta)
-    return layer.out_proj(gated_norm(out, z, layer.norm.weight.float(), layer.norm.variance_epsilon))
+    normed = gated_norm(out, z, layer.norm.weight.float(), layer.norm.variance_epsilon)
+    return cast(Tensor, layer.out_proj(normed))
 
 
-def full_attention(layer: nn.Module, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def full_attention(layer: Any, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """A full-attention layer on x [B, T, h].
 
     Also returns q [B, H, T, D] and k [B, G, T, D] for the place loss.
@@ -99,7 +102,7 @@ def vision_tokens(model: Qwen3_5ForConditionalGeneration, batch: Batch) -> Tenso
         x = x + block.mlp.linear_fc2(F.gelu(block.mlp.linear_fc1(block.norm2(x))))
     merger = visual.merger
     x = merger.norm(x).view(size, length // 4, -1)
-    return merger.linear_fc2(merger.act_fn(merger.linear_fc1(x)))
+    return cast(Tensor, merger.linear_fc2(merger.act_fn(merger.linear_fc1(x))))
 
 
 def decode(

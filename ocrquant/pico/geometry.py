@@ -21,9 +21,11 @@ COLUMNS_PER_TOKEN = TOKEN_PIXELS // COLUMN_PIXELS
 VOCAB_SIZE = 320
 POSITION_GRID = 48
 
+HIDDEN_SIZE = 192
+
 TEXT = {
     "vocab_size": VOCAB_SIZE,
-    "hidden_size": 192,
+    "hidden_size": HIDDEN_SIZE,
     "intermediate_size": 512,
     "num_hidden_layers": 8,
     "num_attention_heads": 4,
@@ -54,7 +56,7 @@ VISION = {
     "spatial_merge_size": MERGE,
     "temporal_patch_size": TEMPORAL_PATCH,
     "in_channels": CHANNELS,
-    "out_hidden_size": TEXT["hidden_size"],
+    "out_hidden_size": HIDDEN_SIZE,
     "num_position_embeddings": POSITION_GRID**2,
 }
 

@@ -17,7 +17,7 @@ from transformers import Qwen3_5ForConditionalGeneration
 
 from ocrquant.pico.batches import IGNORE, Batch
 from ocrquant.pico.forward import decode, vision_tokens
-from ocrquant.pico.geometry import COLUMNS_PER_TOKEN, TEXT, VOCAB_SIZE
+from ocrquant.pico.geometry import COLUMNS_PER_TOKEN, HIDDEN_SIZE, VOCAB_SIZE
 
 # (index of the full-attention layer, query head, characters back from the predicted one)
 PLACE_HEADS = ((0, 0, 1), (0, 2, 0), (1, 0, 0), (1, 2, 1))
@@ -29,12 +29,13 @@ class ColumnHead(nn.Module):
     def __init__(self) -> None:
         """Fresh weights."""
         super().__init__()
-        self.norm = nn.LayerNorm(int(str(TEXT["hidden_size"])))
-        self.project = nn.Linear(int(str(TEXT["hidden_size"])), COLUMNS_PER_TOKEN * VOCAB_SIZE)
+        self.norm = nn.LayerNorm(HIDDEN_SIZE)
+        self.project = nn.Linear(HIDDEN_SIZE, COLUMNS_PER_TOKEN * VOCAB_SIZE)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits of every column."""
-        return self.project(self.norm(tokens)).unflatten(-1, (COLUMNS_PER_TOKEN, VOCAB_SIZE))
+        logits: Tensor = self.project(self.norm(tokens))
+        return logits.view(*tokens.shape[:2], COLUMNS_PER_TOKEN, VOCAB_SIZE)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -6,6 +6,7 @@ generator that is handed in.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,7 +48,8 @@ def centres(text: str, char_x: np.ndarray) -> np.ndarray:
     if len(char_x) != int(solid.sum()) or not solid.any():
         return places
     index = np.arange(len(text))
-    return np.interp(index, index[solid], char_x).astype(np.float32)
+    places[:] = np.interp(index, index[solid], char_x)
+    return places
 
 
 def background(grey: np.ndarray) -> int:
@@ -94,7 +96,11 @@ def _finish(
         grey = np.pad(grey, ((top, bottom), (left, right)), constant_values=fill)
         char_x, line_y = char_x + left, line_y + top
     height, width = grey.shape
-    scale_y, scale_x = (1.0, 1.0) if rng is None else np.exp(rng.uniform(*np.log(SCALE_RANGE), 2))
+    scale_y, scale_x = (
+        (1.0, 1.0)
+        if rng is None
+        else np.exp(rng.uniform(math.log(SCALE_RANGE[0]), math.log(SCALE_RANGE[1]), size=2))
+    )
     new_height, new_width = resized(max(2, round(height * scale_y)), max(2, round(width * scale_x)))
     if (new_height, new_width) != grey.shape:
         grey = np.asarray(Image.fromarray(grey).resize((new_width, new_height), Image.Resampling.BICUBIC))

@@ -47,7 +47,7 @@ class GradientPool:
     def take(self, own_crops: int) -> int:
         """Average the waiting gradients into this process's own; returns the crops behind the result."""
         with self.lock:
-            waiting = self.num_crops.value
+            waiting = int(self.num_crops.value)
             if not waiting:
                 return own_crops
             share = 1.0 / (own_crops + waiting)

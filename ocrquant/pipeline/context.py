@@ -71,18 +71,13 @@ class Context:
             [[page.id, page.split, page.kind, page_digest(page)] for page in self.source_pages]
         )
 
-    @cached_property
-    def space(self) -> SearchSpace:
-        """Which precisions are open to each group."""
-        return resolve_space(self.map, self.recipe)
-
     def document(self) -> DocumentModel:
         """The model in bf16 on the device of the run; loaded once."""
         if self._document is None:
             self._document = load_model(
                 self.model_folder,
                 resolve_device(self.device or self.recipe.device),
-                prompts=self.recipe.model.prompts,
+                prompts={str(kind): text for kind, text in self.recipe.model.prompts.items()},
                 allow_remote_code=self.recipe.model.allow_remote_code,
             )
         return self._document

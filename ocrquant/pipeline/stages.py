@@ -97,7 +97,7 @@ def _sensitivity(context: Context, inputs: Inputs) -> None:
         context.pages("calibration"),
         context.run.load(Rounding),
         context.recipe.sensitivity,
-        context.space,
+        context.recipe.search,
         inputs,
     )
 

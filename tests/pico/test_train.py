@@ -70,8 +70,9 @@ def test_the_schedule_warms_up_stays_and_falls():
     assert schedule.stage_at(0) is schedule.STAGES[0]
     assert schedule.stage_at(end) is None
     assert schedule.rate_factor(0) < 0.01
-    assert schedule.rate_factor(int(end * 0.6)) == 1.0
-    assert schedule.rate_factor(int(end * 0.85)) < 0.6
+    decay = int(end * schedule.DECAY_SHARE)
+    assert schedule.rate_factor(end - decay - 10) == 1.0
+    assert schedule.rate_factor(end - decay // 2) == pytest.approx(0.5, abs=0.01)
 
 
 def test_a_stopped_run_goes_on(corpus_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -129,12 +130,16 @@ class _GatedNorm(torch.autograd.Function):
 
 def unit_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """See `reference.unit_norm`; weight fp32."""
-    return _UnitNorm.apply(x, weight, eps) if supported(x) else reference.unit_norm(x, weight, eps)
+    if supported(x):
+        return cast(Tensor, _UnitNorm.apply(x, weight, eps))  # type: ignore[no-untyped-call]
+    return reference.unit_norm(x, weight, eps)
 
 
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     """See `reference.swiglu`."""
-    return _SwiGlu.apply(gate, up) if supported(up) else reference.swiglu(gate, up)
+    if supported(up):
+        return cast(Tensor, _SwiGlu.apply(gate, up))  # type: ignore[no-untyped-call]
+    return reference.swiglu(gate, up)
 
 
 def short_conv(
@@ -142,12 +147,13 @@ def short_conv(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """See `reference.short_conv`; the compiled form has four taps."""
     if supported(mixed) and kernel.shape[-1] == TAPS:
-        return _ShortConv.apply(mixed, kernel, key_heads, value_heads, key_dim)
+        results = _ShortConv.apply(mixed, kernel, key_heads, value_heads, key_dim)  # type: ignore[no-untyped-call]
+        return cast(tuple[Tensor, Tensor, Tensor], results)
     return reference.short_conv(mixed, kernel, key_heads, value_heads, key_dim)
 
 
 def gated_norm(out: Tensor, z: Tensor, weight: Tensor, eps: float) -> Tensor:
     """See `reference.gated_norm`."""
-    return (
-        _GatedNorm.apply(out, z, weight, eps) if supported(z) else reference.gated_norm(out, z, weight, eps)
-    )
+    if supported(z):
+        return cast(Tensor, _GatedNorm.apply(out, z, weight, eps))  # type: ignore[no-untyped-call]
+    return reference.gated_norm(out, z, weight, eps)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -66,5 +67,5 @@ def gated_delta_rule(q: Tensor, k: Tensor, v: Tensor, log_gate: Tensor, beta: Te
     H is a multiple of G and value head h reads key head h // (H / G). Returns [B, T, H, V].
     """
     if supported(q, v):
-        return _GatedDeltaSequence.apply(q, k, v, log_gate, beta)
+        return cast(Tensor, _GatedDeltaSequence.apply(q, k, v, log_gate, beta))  # type: ignore[no-untyped-call]
     return chunked_gated_delta_rule(q, k, v, log_gate, beta)

@@ -51,7 +51,7 @@ class UnitLowerInverse(torch.autograd.Function):
 
         Entries above the diagonal are constant zero and drop out downstream.
         """
-        (inverse,) = ctx.saved_tensors  # type: ignore[attr-defined]
+        inverse: Tensor = ctx.saved_tensors[0]  # type: ignore[attr-defined]
         return -(inverse.mT @ gradient @ inverse.mT)
 
 
@@ -74,7 +74,8 @@ def chunked_gated_delta_rule(q: Tensor, k: Tensor, v: Tensor, log_gate: Tensor, 
     growth = total.exp().unsqueeze(-1)
     k_beta = k * beta
     strict = ((k_beta @ k.mT) * decay).tril(-1)
-    solved = UnitLowerInverse.apply(strict) @ torch.cat([v * beta, k_beta * growth], dim=-1)
+    inverse: Tensor = UnitLowerInverse.apply(strict)  # type: ignore[no-untyped-call]
+    solved = inverse @ torch.cat([v * beta, k_beta * growth], dim=-1)
     values, key_decay = solved.split([v.shape[-1], k.shape[-1]], dim=-1)
     within = (q @ k.mT) * decay
     q_decayed = q * growth
