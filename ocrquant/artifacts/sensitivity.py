@@ -44,9 +44,8 @@ class SensitivityRow(FrozenModel):
     Attributes:
         group: Name of the group.
         precision: Format of its weights and activations.
-        score: ``kl``: KL divergence from bf16 in nats a token, measured on answer tokens; ``gradient``:
-            squared
-            product of output gradient and output error, a token.
+        score: ``kl``: KL divergence from bf16 in nats a token, measured on answer tokens; ``gradient``: the
+            same to second order, half the squared product of output gradient and output error.
         mean: The score, weighted by tokens.
         standard_error: Standard error of the mean over pages.
         num_pages: Pages that it was measured on.

@@ -16,8 +16,8 @@ from ocrquant.formats import Precision
 
 __all__ = ["explain"]
 
-_UNITS: Mapping[ScoreKind, str] = {"kl": "nats a token", "gradient": "squared loss a token"}
-_NAMES: Mapping[ScoreKind, str] = {"kl": "measured KL", "gradient": "gradient score"}
+_NAMES: Mapping[ScoreKind, str] = {"kl": "measured KL", "gradient": "KL estimated from gradients"}
+_UNIT = "nats a token"
 _MIB = 1 << 20
 
 
@@ -85,7 +85,7 @@ def _scores(score: ScoreKind, choices: GroupChoices) -> list[str]:
             continue
         row = choice.row
         text = f"{_NAMES[score]} in {choice.precision}: {row.mean:.3g} ± {row.standard_error:.2g}"
-        text += f" {_UNITS[score]} over {row.num_pages} pages ({row.num_tokens:,} tokens)"
+        text += f" {_UNIT} over {row.num_pages} pages ({row.num_tokens:,} tokens)"
         if row.mean < 0:
             text += "; counted as 0, since below zero there is only noise"
         sentences.append(f"{text[:1].upper()}{text[1:]}.")
@@ -102,19 +102,19 @@ def _steps(
     smaller = _next(problem, choices, chosen, is_smaller=True)
     if smaller is not None:
         others = _moves(problem, plan, choices.name, is_smaller=True)
-        sentences.append(_smaller_sentence(problem.score, smaller, others))
+        sentences.append(_smaller_sentence(smaller, others))
     larger = _next(problem, choices, chosen, is_smaller=False)
     if larger is not None:
         others = _moves(problem, plan, choices.name, is_smaller=False)
-        sentences.append(_larger_sentence(problem.score, larger, others))
+        sentences.append(_larger_sentence(larger, others))
     return sentences
 
 
-def _smaller_sentence(score: ScoreKind, move: _Move, others: list[_Move]) -> str:
+def _smaller_sentence(move: _Move, others: list[_Move]) -> str:
     saved = _mib(-move.num_bytes)
     if move.loss <= 0:
         return f"{move.choice.precision} would save {saved} and lose nothing by this score."
-    text = f"{move.choice.precision} would save {saved} and lose {move.loss:.3g} {_UNITS[score]}"
+    text = f"{move.choice.precision} would save {saved} and lose {move.loss:.3g} {_UNIT}"
     text += f", {move.loss_per_mib:.3g} a MiB"
     if others:
         best = min(others, key=lambda other: other.loss_per_mib)
@@ -123,11 +123,11 @@ def _smaller_sentence(score: ScoreKind, move: _Move, others: list[_Move]) -> str
     return f"{text}."
 
 
-def _larger_sentence(score: ScoreKind, move: _Move, others: list[_Move]) -> str:
+def _larger_sentence(move: _Move, others: list[_Move]) -> str:
     spent = _mib(move.num_bytes)
     if move.loss >= 0:
         return f"{move.choice.precision} would take {spent} more and gain nothing by this score."
-    text = f"{move.choice.precision} would take {spent} more and gain {-move.loss:.3g} {_UNITS[score]}"
+    text = f"{move.choice.precision} would take {spent} more and gain {-move.loss:.3g} {_UNIT}"
     text += f", {move.loss_per_mib:.3g} a MiB"
     gains = [other for other in others if other.loss < 0]
     if gains:

@@ -17,7 +17,7 @@ from ocrquant.pages import Page, page_image
 
 __all__ = ["choose_pages", "encode", "plan_batches"]
 
-MAX_PADDING = 1.25
+MAX_PADDING = 1.5
 """The longest sequence of a batch is at most so many times the shortest: padding costs as much as tokens."""
 
 MIN_PAGES = 2

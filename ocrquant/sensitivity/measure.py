@@ -1,7 +1,8 @@
 """The stage `sensitivity`: every group in every open format, scored on the calibration pages.
 
 What is quantized are the rounded weights that a checkpoint would hold, under the smoothing that they contain;
-the reference is the same smoothed model in bf16, so that a score is the price of a group's format alone.
+the reference is the same smoothed model in bf16, computed in float32 as the candidates are, so that a score
+is the price of a group's format alone.
 Batches depend on the pages alone and every figure is written down as it is found, so a run that was killed
 and repeated ends with the same bytes. Knows the order of work and the artefact.
 """
@@ -36,6 +37,7 @@ from ocrquant.sensitivity.candidates import Candidate, RoundedCandidates, candid
 from ocrquant.sensitivity.divergence import divergence
 from ocrquant.sensitivity.estimates import ratio_estimate
 from ocrquant.sensitivity.gradient import gradient_sums
+from ocrquant.sensitivity.precision import in_float32
 from ocrquant.sensitivity.replay import HiddenStates, Trace, trace_batch
 from ocrquant.simulate import apply_plan, rounded_smoothing
 
@@ -91,6 +93,7 @@ def measure_sensitivity(
     with (
         rounding.open_weights(run.path) as weights,
         apply_plan(document.model, {}, smoothing=rounded_smoothing(weights)),
+        in_float32(document.model),
         progress_bar("sensitivity", total, "scores", done=found.num_scores) as advance,
     ):
         rounded = RoundedCandidates(rounding, weights, document.device)

@@ -1,0 +1,150 @@
+import os
+import shutil
+import signal
+
+import pytest
+import torch
+
+from ocrquant.artifacts import Journal, Rounding, RunFolder, Sensitivity
+from ocrquant.errors import ModelError, PatternError
+from ocrquant.formats import FORMATS, Precision
+from ocrquant.recipe.sections import SearchSection, SensitivitySection
+from ocrquant.sensitivity import measure, measure_sensitivity
+
+BF16, FP8, NVFP4 = Precision.BF16, Precision.FP8, Precision.NVFP4
+INPUTS = {"rounding": "1" * 64}
+
+
+@pytest.fixture
+def folder(tmp_path, rounded_run):
+    """A copy of the run folder with the rounded weights."""
+    path = tmp_path / "run"
+    shutil.copytree(rounded_run[0], path, ignore=shutil.ignore_patterns(".lock", ".partial"))
+    return path
+
+
+@pytest.fixture
+def score(document, pages):
+    """Runs the stage in a folder and returns its artefact."""
+
+    def run_stage(path, *, search=None, resident_bytes=1 << 30, **section):
+        values = {"score": "both", "candidates": [NVFP4, FP8], "batch_size": 3} | section
+        with RunFolder.open(path, recipe_digest="0" * 64, recipe_text="{}") as run:
+            return measure_sensitivity(
+                run,
+                document,
+                pages,
+                run.load(Rounding),
+                SensitivitySection(**values),
+                SearchSection(**(search or {})),
+                INPUTS,
+                resident_bytes=resident_bytes,
+            )
+
+    return run_stage
+
+
+def test_artefact_has_a_row_for_every_choice(folder, score, document, pages):
+    before = {name: tensor.clone() for name, tensor in document.model.state_dict().items()}
+    num_tokens = sum(len(page.text) + 1 for page in pages)  # a token a character and the end
+    found = score(folder)
+    assert Sensitivity.load(folder) == found
+    assert found.inputs == INPUTS
+    assert [group.name for group in found.groups] == [group.name for group in document.map.groups]
+    assert len(found.rows) == 2 * 2 * len(document.map.groups)
+    for row in found.rows:
+        group = document.map.group(row.group)
+        assert row.num_pages == 6
+        assert row.num_tokens == num_tokens
+        assert row.mean > 0
+        assert 0 < row.standard_error < row.mean
+        assert row.weight_bytes == group.weight_bytes(row.precision)
+        assert row.bits_per_weight == FORMATS[row.precision].bits_per_weight
+    frame = found.to_frame()
+    means = frame.pivot_table(index="group", columns=["score", "precision"], values="mean")
+    assert (means["kl", "nvfp4"] > means["kl", "fp8"]).all()
+    after = document.model.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert all(before[name].dtype is after[name].dtype for name in before)
+    assert not (folder / ".partial" / "sensitivity").exists()
+
+
+def test_only_what_is_asked_for_is_measured(folder, score):
+    found = score(folder, score="gradient", candidates=[FP8], num_pages=2)
+    assert {(row.score, row.precision, row.num_pages) for row in found.rows} == {("gradient", FP8, 2)}
+
+
+def test_forced_groups_are_scored_and_kept_ones_not(folder, score):
+    search = {"keep_bf16": ["layers.*"], "force": {"fp8": ["lm_head"]}}
+    found = score(folder, score="kl", search=search, num_pages=2)
+    assert [(row.group, row.precision) for row in found.rows] == [("lm_head", FP8)]
+    assert {tuple(group.precisions) for group in found.groups} == {(BF16,), (FP8,)}
+
+
+def test_pattern_that_matches_nothing_is_refused(folder, score):
+    with pytest.raises(PatternError):
+        score(folder, search={"keep_bf16": ["layers.77.*"]})
+
+
+def test_batches_and_spilling_decide_nothing(folder, score, tmp_path):
+    whole = score(folder, num_pages=4)
+    spilled = score(folder, num_pages=4, resident_bytes=0)
+    assert spilled == whole
+    single = score(folder, num_pages=4, batch_size=1)
+    for row, other in zip(whole.rows, single.rows, strict=True):
+        # Sums of another order may turn a code at the edge between two.
+        assert other.mean == pytest.approx(row.mean, rel=0.05)
+        assert other.standard_error == pytest.approx(row.standard_error, rel=0.2)
+
+
+def killed(function, after):
+    """Runs a function in a child process that is killed without warning after so many journal lines."""
+    child = os.fork()
+    if child == 0:
+        append, count = Journal.append, [0]
+
+        def counting(self, record):
+            append(self, record)
+            count[0] += 1
+            if count[0] == after:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        Journal.append = counting
+        try:
+            function()
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_killed_and_repeated_ends_in_the_same_bytes(folder, score, monkeypatch):
+    score(folder, num_pages=4)
+    expected = (folder / Sensitivity.FILE_NAME).read_bytes()
+    (folder / Sensitivity.FILE_NAME).unlink()
+    measured = []
+    divergence = measure.divergence
+    monkeypatch.setattr(measure, "divergence", lambda t, c, r: measured.append(c) or divergence(t, c, r))
+    # In the middle of a batch's gradients, of its divergences, and of a later batch.
+    for after in (7, 40, 75):
+        assert killed(lambda: score(folder, num_pages=4), after) == -signal.SIGKILL
+        assert not (folder / Sensitivity.FILE_NAME).exists()
+    score(folder, num_pages=4)
+    assert (folder / Sensitivity.FILE_NAME).read_bytes() == expected
+    assert 0 < len(measured) < 2 * 2 * len(Sensitivity.load(folder).groups)
+
+
+def test_half_a_stage_of_other_inputs_is_not_continued(folder, score, monkeypatch):
+    assert killed(lambda: score(folder, num_pages=2), 30) == -signal.SIGKILL
+    monkeypatch.setitem(INPUTS, "rounding", "2" * 64)
+    measured = []
+    divergence = measure.divergence
+    monkeypatch.setattr(measure, "divergence", lambda t, c, r: measured.append(c) or divergence(t, c, r))
+    found = score(folder, score="kl", num_pages=2)
+    assert len(measured) % len(found.rows) == 0
+
+
+def test_score_that_is_not_finite_names_the_group(folder, score, monkeypatch):
+    monkeypatch.setattr(measure, "divergence", lambda trace, c, r: [float("nan")] * len(trace.num_tokens))
+    with pytest.raises(ModelError, match=r"kl score of group layers\.0\.gdn\.qkvz in fp8: expected finite"):
+        score(folder, score="kl")
+    assert not (folder / Sensitivity.FILE_NAME).exists()
