@@ -37,7 +37,7 @@ def run_recipe(
         raise RecipeError(
             "--until", expected=f"one of {', '.join(STAGE_NAMES)}", given=until, fix="correct the name"
         )
-    _set_threads()
+    _set_up_libraries()
     _say(check_recipe(recipe, device=device).render())
     with RunFolder.open(
         recipe.output, recipe_digest=recipe.digest(), recipe_text=recipe.to_yaml(), adopt=adopt
@@ -63,10 +63,13 @@ def _run_stage(stage: Stage, context: Context) -> None:
     _say(f"{stage.name:<12}{seconds:.1f} s -> {context.run.path / stage.artifact.FILE_NAME}")
 
 
-def _set_threads() -> None:
-    if (threads := num_threads()) is not None:
-        import torch
+def _set_up_libraries() -> None:
+    import torch
+    import transformers
 
+    # Its notes on kernels that are not installed are not for people who quantize.
+    transformers.utils.logging.set_verbosity_error()
+    if (threads := num_threads()) is not None:
         torch.set_num_threads(threads)
 
 
