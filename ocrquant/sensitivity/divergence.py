@@ -29,5 +29,6 @@ def divergence(trace: Trace, candidate: Candidate, rounded: RoundedCandidates) -
         rounded: Its weights.
     """
     with apply_plan(trace.document.model, rounded.linears(candidate)):
-        logits = trace.logits_from(candidate.block)
-    return trace.sum_by_page(kl_from_logits(trace.logits, logits))
+        pairs = zip(trace.reference(), trace.logits_from(candidate.block), strict=True)
+        by_position = torch.cat([kl_from_logits(reference, logits) for reference, logits in pairs])
+    return trace.sum_by_page(by_position)

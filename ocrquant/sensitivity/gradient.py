@@ -55,16 +55,29 @@ def gradient_sums(
     errors = _Errors(trace, candidates)
     labels = drawn_labels(trace, page_ids)
     top = trace.num_blocks
-    hidden = trace.hidden.get(top).detach().requires_grad_()
-    with torch.enable_grad(), errors.watch(top, rounded):
-        log_p = trace.logits_of(hidden).float().log_softmax(-1)
-        loss = -log_p.gather(1, labels[:, None]).sum()
-        (gradient,) = torch.autograd.grad(loss, hidden)
+    with errors.watch(top, rounded):
+        gradient = _gradient_of_loss(trace, labels)
     for block in reversed(range(top)):
         hidden = trace.hidden.get(block).detach().requires_grad_()
         with torch.enable_grad(), errors.watch(block, rounded):
             (gradient,) = torch.autograd.grad(trace.run_block(block, hidden), hidden, gradient)
     return {key: sums.tolist() for key, sums in errors.sums.items()}
+
+
+def _gradient_of_loss(trace: Trace, labels: Tensor) -> Tensor:
+    """Gradient [B, T, hidden] of the sum of all losses with respect to the output of the last block."""
+    hidden = trace.hidden.get(trace.num_blocks)
+    rows = trace.judged(hidden)
+    gradients: list[Tensor] = []
+    for part in trace.parts:
+        x = rows[part].detach().requires_grad_()
+        with torch.enable_grad():
+            log_p = trace.logits_of(x).float().log_softmax(-1)
+            loss = -log_p.gather(1, labels[part, None]).sum()
+            gradients += torch.autograd.grad(loss, x)
+    gradient = torch.zeros_like(hidden)
+    gradient.flatten(0, 1)[trace.rows] = torch.cat(gradients)
+    return gradient
 
 
 @torch.no_grad()
@@ -76,9 +89,14 @@ def drawn_labels(trace: Trace, page_ids: Sequence[str]) -> Tensor:
     uniform = torch.cat(
         [_uniform(name, count) for name, count in zip(page_ids, trace.num_tokens, strict=True)]
     )
-    cumulative = trace.logits.double().softmax(-1).cumsum(-1)
-    target = uniform.to(cumulative.device)[:, None] * cumulative[:, -1:]
-    return torch.searchsorted(cumulative, target, right=True).squeeze(1).clamp_(max=cumulative.shape[1] - 1)
+    uniform = uniform.to(trace.rows.device)
+    found = []
+    for part, logits in zip(trace.parts, trace.reference(), strict=True):
+        cumulative = logits.double().softmax(-1).cumsum(-1)
+        target = uniform[part, None] * cumulative[:, -1:]
+        label = torch.searchsorted(cumulative, target, right=True).squeeze(1)
+        found.append(label.clamp_(max=cumulative.shape[1] - 1))
+    return torch.cat(found)
 
 
 def _uniform(name: str, count: int) -> Tensor:
@@ -92,7 +110,7 @@ class _Errors:
     def __init__(self, trace: Trace, candidates: Sequence[Candidate]) -> None:
         self._trace = trace
         self._candidates = candidates
-        zero = torch.zeros(len(trace.num_tokens), dtype=torch.float64, device=trace.logits.device)
+        zero = torch.zeros(len(trace.num_tokens), dtype=torch.float64, device=trace.rows.device)
         self.sums = {(c.group, c.precision): zero.clone() for c in candidates}
 
     @contextmanager
@@ -111,7 +129,9 @@ class _Errors:
                 hooks.callback(module.register_forward_hook(_multiplying(quantized)).remove)
             yield
         for key, found in products.items():
-            self._add(self.sums[key], torch.stack(found).sum(0).square() / 2)
+            # The head has one linear, seen once a part; a block's linears are seen once each.
+            product = torch.cat(found) if found[0].ndim == 1 else torch.stack(found).sum(0)
+            self._add(self.sums[key], product.square() / 2)
 
     def _add(self, sums: Tensor, values: Tensor) -> None:
         """Adds values [B, T], or [n] at the head, to the sums [B] of the pages."""
@@ -122,7 +142,7 @@ class _Errors:
 
 
 def _multiplying(quantized: Sequence[tuple[list[Tensor], SimulatedLinear]]) -> Callable[..., None]:
-    """A hook that appends (gradient . error) [B, T] of a linear to a list, for each way to quantize it."""
+    """A hook that adds (gradient . error) of each position to a list, for each way to quantize a linear."""
 
     def hook(module: nn.Linear, arguments: tuple[Any, ...], output: Tensor) -> None:
         x, y = arguments[0].detach(), output.detach()

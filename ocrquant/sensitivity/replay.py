@@ -8,7 +8,7 @@ no format and no score.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +21,13 @@ from ocrquant.artifacts import PartialStage
 from ocrquant.errors import ModelError
 
 __all__ = ["HiddenStates", "Trace", "trace_batch"]
+
+
+PART_ELEMENTS = 1 << 25
+"""Logits in memory at a time: some six float32 buffers of this size are alive at once, 0.8 GB in all."""
+
+KEPT_LOGITS_BYTES = 1 << 30
+"""Logits of the unchanged model beyond this are computed again for each candidate."""
 
 
 class HiddenStates:
@@ -81,7 +88,7 @@ class Trace:
         rows: int64 [n], flat positions whose next token is judged.
         page_of_row: int64 [n], the page of each.
         num_tokens: Judged tokens of each page.
-        logits: [n, vocabulary] at these positions.
+        parts: Slices of the n positions whose logits are in memory at a time.
     """
 
     document: DocumentModel
@@ -89,8 +96,10 @@ class Trace:
     rows: Tensor
     page_of_row: Tensor
     num_tokens: list[int]
-    logits: Tensor = field(init=False)
+    parts: list[slice]
+    _head: nn.Module
     _calls: list[_Call] = field(default_factory=list)
+    _kept: list[Tensor] = field(default_factory=list)
 
     @property
     def num_blocks(self) -> int:
@@ -106,18 +115,39 @@ class Trace:
         call = self._calls[index]
         return _tensor_of(self.block(index)(hidden, *call.arguments, **call.keywords))
 
-    def logits_from(self, index: int) -> Tensor:
-        """[n, vocabulary] at the judged positions, computed anew from the input of block `index` on."""
+    def logits_from(self, index: int) -> Iterator[Tensor]:
+        """Logits [part, vocabulary] of each part, computed anew from the input of block `index` on."""
         hidden = self.hidden.get(index)
         for block in range(index, self.num_blocks):
             hidden = self.run_block(block, hidden)
-        return self.logits_of(hidden)
+        rows = self.judged(hidden)
+        for part in self.parts:
+            yield self.logits_of(rows[part])
 
-    def logits_of(self, hidden: Tensor) -> Tensor:
-        """[n, vocabulary] at the judged positions, from the output [B, T, hidden] of the last block."""
-        rows = hidden.flatten(0, 1).index_select(0, self.rows)
+    def judged(self, hidden: Tensor) -> Tensor:
+        """The judged positions [n, hidden] of an output [B, T, hidden] of the last block."""
+        return hidden.flatten(0, 1).index_select(0, self.rows)
+
+    def logits_of(self, rows: Tensor) -> Tensor:
+        """Logits [rows, vocabulary] of outputs [rows, hidden] of the last block, by the head as it is now."""
         logits: Tensor = _head(self.document)(_final_norm(self.document)(rows))
         return logits
+
+    @torch.no_grad()
+    def reference(self) -> Iterator[Tensor]:
+        """Logits [part, vocabulary] of each part by the unchanged model, whatever its head is now."""
+        if self._kept:
+            yield from self._kept
+            return
+        rows = self.judged(self.hidden.get(self.num_blocks))
+        for part in self.parts:
+            yield self._head(_final_norm(self.document)(rows[part]))
+
+    def keep_reference(self, max_bytes: int) -> None:
+        """Computes the logits of the unchanged model once, unless they take more memory than that."""
+        dtype = self.hidden.get(self.num_blocks).dtype
+        if len(self.rows) * _vocabulary(self._head) * dtype.itemsize <= max_bytes:
+            self._kept = list(self.reference())
 
     def sum_by_page(self, values: Tensor) -> list[float]:
         """Sums of values [n] of the judged positions over each page, in float64."""
@@ -145,12 +175,16 @@ def trace_batch(document: DocumentModel, encoded: Encoded, hidden: HiddenStates)
         OutputError: The disk is full.
     """
     mask = encoded.answer_mask
+    rows, head = mask.flatten().nonzero().squeeze(1), _head(document)
+    size = max(1, PART_ELEMENTS // _vocabulary(head))
     trace = Trace(
         document,
         hidden,
-        rows=mask.flatten().nonzero().squeeze(1),
+        rows,
         page_of_row=mask.nonzero()[:, 0],
         num_tokens=mask.sum(1).tolist(),
+        parts=[slice(first, first + size) for first in range(0, len(rows), size)],
+        _head=head,
     )
     with ExitStack() as hooks:
         for index in range(trace.num_blocks):
@@ -160,10 +194,10 @@ def trace_batch(document: DocumentModel, encoded: Encoded, hidden: HiddenStates)
         hooks.callback(
             last.register_forward_hook(lambda *call: hidden.put(trace.num_blocks, _tensor_of(call[2]))).remove
         )
-        hooks.callback(_head(document).register_forward_pre_hook(_stop_at_head(trace)).remove)
+        hooks.callback(head.register_forward_pre_hook(_stop_at_head(trace)).remove)
         with suppress(_EnoughError):
             document.logits(encoded)
-    trace.logits = trace.logits_of(hidden.get(trace.num_blocks))
+    trace.keep_reference(KEPT_LOGITS_BYTES)
     return trace
 
 
@@ -181,9 +215,8 @@ def _stop_at_head(trace: Trace) -> Callable[..., None]:
     """Makes sure that replaying ends as the model does, then stops it."""
 
     def stop(module: nn.Module, arguments: tuple[Any, ...]) -> None:
-        rows = trace.hidden.get(trace.num_blocks).flatten(0, 1).index_select(0, trace.rows)
-        seen = arguments[0].flatten(0, 1).index_select(0, trace.rows)
-        if not torch.equal(_final_norm(trace.document)(rows), seen):
+        rows = trace.judged(trace.hidden.get(trace.num_blocks))
+        if not torch.equal(_final_norm(trace.document)(rows), trace.judged(arguments[0])):
             raise ModelError(
                 trace.document.map.architecture,
                 expected="nothing but a norm between the last decoder block and the head",
@@ -204,6 +237,12 @@ def _head(document: DocumentModel) -> nn.Module:
     head = document.model.get_output_embeddings()
     assert isinstance(head, nn.Module), "a model that generates text has a head"
     return head
+
+
+def _vocabulary(head: nn.Module) -> int:
+    weight = head.weight
+    assert isinstance(weight, Tensor), "a head is a linear"
+    return weight.shape[0]
 
 
 def _final_norm(document: DocumentModel) -> nn.Module:

@@ -3,6 +3,7 @@ import torch
 
 from ocrquant.errors import ModelError
 from ocrquant.metrics.divergence import kl_from_logits
+from ocrquant.sensitivity import replay
 from ocrquant.sensitivity.replay import HiddenStates, trace_batch
 from ocrquant.simulate import apply_plan
 
@@ -31,9 +32,9 @@ def test_replay_from_every_block_equals_the_whole_pass(document, scoring, float3
     with scoring(float32=float32) as (encoded, trace, _), torch.no_grad():
         expected = whole_pass(document, encoded)
         assert expected.dtype == (torch.float32 if float32 else torch.bfloat16)
-        assert torch.equal(trace.logits, expected)
+        assert torch.equal(torch.cat(list(trace.reference())), expected)
         for block in range(document.map.num_blocks + 1):
-            assert torch.equal(trace.logits_from(block), expected)
+            assert torch.equal(torch.cat(list(trace.logits_from(block))), expected)
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -43,17 +44,18 @@ def test_replay_of_a_changed_group_equals_the_whole_pass(document, scoring, cand
         with scoring() as (encoded, trace, rounded), torch.no_grad():
             with apply_plan(document.model, rounded.linears(candidate)):
                 expected = whole_pass(document, encoded)
-                found = trace.logits_from(candidate.block)
+                found = torch.cat(list(trace.logits_from(candidate.block)))
+                reference = torch.cat(list(trace.reference()))
             assert torch.equal(found, expected)
-            assert not torch.equal(found, trace.logits)
+            assert not torch.equal(found, reference)
 
 
 def test_replay_from_behind_the_change_would_miss_it(document, scoring, candidates):
     candidate = candidate_of(candidates, "layers.1.gdn.out")
     with scoring() as (_, trace, rounded), torch.no_grad():
         with apply_plan(document.model, rounded.linears(candidate)):
-            late = trace.logits_from(candidate.block + 1)
-        assert torch.equal(late, trace.logits)
+            late = torch.cat(list(trace.logits_from(candidate.block + 1)))
+        assert torch.equal(late, torch.cat(list(trace.reference())))
 
 
 def test_hidden_states_on_disk_are_the_same(scoring, partial, document):
@@ -65,13 +67,13 @@ def test_hidden_states_on_disk_are_the_same(scoring, partial, document):
         assert partial.names() == ["hidden-2", "hidden-3", "hidden-4"]
         for block, expected in enumerate(resident):
             assert torch.equal(trace.hidden.get(block), expected)
-        assert torch.equal(trace.logits_from(1), trace.logits)
+        assert torch.equal(torch.cat(list(trace.logits_from(1))), torch.cat(list(trace.reference())))
 
 
 def test_rows_are_the_judged_positions(scoring):
     with scoring() as (encoded, trace, _):
         assert trace.num_tokens == encoded.num_answer_tokens.tolist()
-        assert len(trace.logits) == sum(trace.num_tokens)
+        assert [len(logits) for logits in trace.reference()] == [sum(trace.num_tokens)]
         values = torch.ones(len(trace.rows))
         assert trace.sum_by_page(values) == trace.num_tokens
 
@@ -106,4 +108,23 @@ def test_model_with_more_before_its_head_is_refused(document, scoring, partial):
 def test_divergence_of_the_unchanged_model_is_zero(document, scoring):
     with scoring(float32=False) as (_, trace, _), torch.no_grad():
         for block in range(document.map.num_blocks + 1):
-            assert not kl_from_logits(trace.logits, trace.logits_from(block)).any()
+            for reference, logits in zip(trace.reference(), trace.logits_from(block), strict=True):
+                assert not kl_from_logits(reference, logits).any()
+
+
+@pytest.mark.parametrize("kept_bytes", [0, 1 << 30])
+def test_logits_in_parts_are_the_same(scoring, candidates, document, monkeypatch, kept_bytes):
+    """Also under a quantized head, whose reference is the head that was there before."""
+    with scoring() as (_, trace, _), torch.no_grad():
+        expected = torch.cat(list(trace.reference()))
+    monkeypatch.setattr(replay, "PART_ELEMENTS", 7 * expected.shape[1] + 3)
+    monkeypatch.setattr(replay, "KEPT_LOGITS_BYTES", kept_bytes)
+    candidate = candidate_of(candidates, "lm_head")
+    with scoring() as (_, trace, rounded), torch.no_grad():
+        assert len(trace._kept) == (len(trace.parts) if kept_bytes else 0)
+        with apply_plan(document.model, rounded.linears(candidate)):
+            found = list(trace.reference())
+            changed = list(trace.logits_from(candidate.block))
+        assert [len(part) for part in found[:-1]] == [7] * ((len(expected) - 1) // 7)
+        torch.testing.assert_close(torch.cat(found), expected, rtol=1e-5, atol=1e-6)
+        assert not torch.allclose(torch.cat(changed), expected, rtol=1e-5, atol=1e-6)

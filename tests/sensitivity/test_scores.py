@@ -6,6 +6,7 @@ import torch
 from ocrquant.formats import Precision
 from ocrquant.metrics.divergence import kl_from_logits
 from ocrquant.sensitivity import divergence as divergence_module
+from ocrquant.sensitivity import replay
 from ocrquant.sensitivity.divergence import divergence
 from ocrquant.sensitivity.gradient import drawn_labels, gradient_sums
 from ocrquant.simulate import apply_plan, simulated_output
@@ -137,6 +138,18 @@ def test_gradient_score_is_the_definition(document, scoring, candidates, group, 
     assert all(value > 0 for value in found)
 
 
+def test_scores_in_parts_are_the_same(scoring, candidates, monkeypatch):
+    some = [c for c in candidates if c.group in ("layers.2.mlp.down", "lm_head")]
+    with scoring() as (_, trace, rounded):
+        gradient, kl = gradient_sums(trace, some, rounded, IDS), kl_of_all(trace, some, rounded)
+    monkeypatch.setattr(replay, "PART_ELEMENTS", 2000)
+    with scoring() as (_, trace, rounded):
+        assert len(trace.parts) > 3
+        for key, sums in gradient_sums(trace, some, rounded, IDS).items():
+            assert sums == pytest.approx(gradient[key], rel=1e-3)
+        torch.testing.assert_close(kl_of_all(trace, some, rounded), kl, rtol=1e-2, atol=1e-8)
+
+
 def test_gradient_estimates_the_kl(scoring, candidates):
     """Of the same order for every candidate, and the better the more tokens: the draws are few here."""
     with scoring(batch=slice(0, 6)) as (_, trace, rounded):
@@ -155,7 +168,8 @@ def test_labels_follow_the_distribution_and_the_page(scoring):
     with scoring() as (_, trace, _):
         count = 4000
         logits = torch.tensor([0.5, 0.0, 0.3, 0.2, 0.0]).log()
-        trace.logits = logits.expand(count, -1)
+        trace.parts = [slice(0, 1500), slice(1500, count)]
+        trace._kept = [logits.expand(1500, -1), logits.expand(count - 1500, -1)]
         trace.num_tokens = [count // 2, count // 2]
         labels = drawn_labels(trace, ["a", "b"])
         share = labels.bincount(minlength=5) / count
@@ -171,7 +185,7 @@ def test_reference_is_the_smoothed_model(document, rounded_run, scoring):
     with rounding.open_weights(path) as weights:
         assert weights.smoothed_norms()
     with scoring(float32=False) as (encoded, trace, _), torch.no_grad():
-        smoothed = trace.logits
+        smoothed = torch.cat(list(trace.reference()))
     plain = document.logits(encoded)[encoded.answer_mask]
     assert not torch.equal(plain, smoothed)
     assert float(kl_from_logits(plain, smoothed).mean()) < 1e-2
