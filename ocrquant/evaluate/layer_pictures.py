@@ -30,7 +30,7 @@ _DECADES = 4
 _FAINTEST = 0.07
 _SCORE_LABELS = {
     "kl": "KL divergence from bf16, nats a token",
-    "gradient": "squared gradient times output error, a token",
+    "gradient": "KL divergence estimated from gradients, nats a token",
 }
 
 

@@ -18,7 +18,10 @@ __all__ = ["cer_differences", "quality_against_bits"]
 
 _WIDTH = 7.6
 _MARKERS = {"bf16": "s", "fp8": "o", "nvfp4": "^", "plan": "D"}
-_LOSS_LABELS = {"kl": "KL divergence from bf16, nats a token", "gradient": "predicted loss (gradient score)"}
+_LOSS_LABELS = {
+    "kl": "KL divergence from bf16, nats a token",
+    "gradient": "KL estimated from gradients, nats a token",
+}
 
 
 @picture

@@ -116,17 +116,17 @@ class SensitivitySection(Section):
     """How much each group suffers.
 
     Attributes:
-        score: ``gradient`` (one backward pass a page), ``kl`` (one forward pass a page, group and format), or
-            both;
-            with both, the plan follows the measured KL.
+        score: ``gradient`` (one backward pass a page), ``kl`` (one forward pass a page, group and format,
+            from the changed layer on), or both; with both, the plan follows the measured KL.
         candidates: Formats that compete with bf16.
-        num_pages: Calibration pages to score on; all of them by default.
+        num_pages: Calibration pages to score on, at least two, whose scatter is the noise of a score; all of
+            them by default.
         batch_size: Pages at once.
     """
 
     score: Literal["gradient", "kl", "both"] = "kl"
     candidates: Annotated[list[Precision], AfterValidator(_check_distinct)] = Field(min_length=1)
-    num_pages: int | None = Field(default=None, ge=1)
+    num_pages: int | None = Field(default=None, ge=2)
     batch_size: int = Field(default=8, ge=1)
 
     @model_validator(mode="after")
@@ -175,8 +175,9 @@ class Budget(Section):
     """What the plan may cost: exactly one of the three.
 
     Attributes:
-        bits_per_weight: Mean over the weights of all linears of the language side, block scales included.
-        weight_bytes: Bytes of the same linears on disk, all scales included.
+        bits_per_weight: Mean over the weights of all groups of the search, those that a pattern settles too;
+            block scales are counted, scales of a tensor or channel are not.
+        weight_bytes: Bytes of the same groups on disk, all scales included.
         max_kl: Predicted KL divergence from bf16 in nats a token; the smallest plan within it is taken.
     """
 
