@@ -105,35 +105,28 @@ def test_until_refuses_an_unknown_stage(write_recipe: WriteRecipe):
 
 
 @pytest.mark.slow
-def test_kills_at_any_moment_end_in_the_same_bytes(write_recipe: WriteRecipe, tmp_path: Path):
-    path = write_recipe(output=str(tmp_path / "calm"))
-    run_recipe(load_recipe(path))
-    command = [
-        sys.executable,
-        "-m",
-        "ocrquant",
-        "calibrate",
-        str(path),
-        "--set",
-        f"output={tmp_path / 'killed'}",
-    ]
+def test_kills_at_any_moment_end_in_the_same_bytes(write_recipe: WriteRecipe):
+    path = write_recipe()
+    run = run_recipe(load_recipe(path))
+    wanted = digests(run)
+    shutil.rmtree(run)
+    command = [sys.executable, "-m", "ocrquant", "calibrate", str(path)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     chance = random.Random(0)
-    target = tmp_path / "killed" / "report.html"
     for _ in range(4):
         process = subprocess.Popen(
             command, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
         )
         # Kills fall behind the imports, into the work: wait until the run folder shows life.
         begin = time.monotonic()
-        while not (tmp_path / "killed" / "recipe.sha256").exists() and process.poll() is None:
+        while not (run / "recipe.sha256").exists() and process.poll() is None:
             time.sleep(0.05)
             assert time.monotonic() - begin < 300
         time.sleep(chance.uniform(0.0, 6.0))
         process.send_signal(signal.SIGKILL)
         process.wait()
-        if target.exists():
+        if (run / "report.html").exists():
             break
     assert subprocess.run(command, env=environment, capture_output=True, check=False).returncode == 0
-    assert digests(tmp_path / "killed") == digests(tmp_path / "calm")
-    assert Sensitivity.load(tmp_path / "killed").rows
+    assert digests(run) == wanted
+    assert Sensitivity.load(run).rows
