@@ -104,5 +104,7 @@ def select_pages(recipe: Recipe) -> list[Page]:
         heldout_fraction=section.heldout_fraction,
         seed=section.seed,
         kinds=section.kinds,
+        default_kind=section.default_kind,
+        dpi=section.dpi,
         max_pixels=section.max_pixels,
     )

@@ -91,6 +91,8 @@ class PagesSection(Section):
         num_heldout_pages: Pages for the evaluation, of other documents.
         heldout_fraction: Part of the documents put aside for the evaluation where the source names no split.
         kinds: Kinds of page to take.
+        default_kind: Kind of pages whose source states none.
+        dpi: Resolution at which the pages of PDFs are rendered.
         max_pixels: Largest page accepted.
         seed: Seed of the choice of pages and of the bootstrap.
     """
@@ -102,6 +104,8 @@ class PagesSection(Section):
     kinds: Annotated[list[PageKind], AfterValidator(_check_distinct)] = Field(
         default=["line", "block", "page"], min_length=1
     )
+    default_kind: PageKind = "page"
+    dpi: int = Field(default=150, ge=1, le=2400)
     max_pixels: int = Field(default=50_000_000, ge=1)
     seed: int = Field(default=0, ge=0)
 
