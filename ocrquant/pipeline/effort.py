@@ -20,11 +20,13 @@ from ocrquant.recipe import Recipe
 GIB = 1 << 30
 BF16_BYTES = 2
 FP32_BYTES = 4
-# A run reaches about a tenth of the speed of a large matrix product: quantizers, norms and the delta rule
-# take the rest (pico, one Xeon core with AVX-512 BF16, 2026-11-30). Decoding is slower still, since it reads
-# one token at a time.
+# Measured on pico, one x86-64 core with AVX-512 BF16, 2026-11-30: a teacher-forced pass reaches about a tenth
+# of the speed of a large matrix product; a decoder layer costs about two milliseconds of small operations a
+# forward pass, however few tokens it has; GPTQ and scale search take 1.5 microseconds a weight and format at
+# 870 GFLOP/s. The figure for GPUs is the launch cost of some sixty kernels and was not measured.
 EFFICIENCY = 0.1
-DECODE_EFFICIENCY = 0.01
+SECONDS_PER_LAYER = {"cpu": 2e-3, "cuda": 3e-4}
+ROUNDING_FLOP_PER_WEIGHT = 1.3e5
 # Pixels that become one token, and characters that do, where nothing better is known before loading.
 PIXELS_PER_TOKEN = 32 * 32
 CHARACTERS_PER_TOKEN = 2
@@ -87,24 +89,55 @@ def _num_tokens(pages: Sequence[Page]) -> tuple[int, int]:
     return generated + sum(page.width * page.height // PIXELS_PER_TOKEN for page in pages), generated
 
 
+def _seconds(
+    recipe: Recipe,
+    model_map: ModelMap,
+    space: SearchSpace,
+    pages: Sequence[Page],
+    device: torch.device,
+    speed: float,
+) -> dict[str, float]:
+    """Seconds of each stage that runs the model."""
+    calibration = [page for page in pages if page.split == "calibration"]
+    heldout = [page for page in pages if page.split == "heldout"]
+    scored = calibration[: recipe.sensitivity.num_pages]
+    # Tokens of teacher-forced passes, and forward passes whatever their length.
+    arms = len(recipe.evaluate.arms)
+    longest_answer = max((_num_tokens([page])[1] for page in heldout), default=0)
+    score_passes = _score_passes(recipe, space)
+    batches = {
+        "statistics": -(-len(calibration) // recipe.statistics.batch_size),
+        "sensitivity": -(-len(scored) // recipe.sensitivity.batch_size),
+        "evaluate": -(-len(heldout) // recipe.evaluate.batch_size),
+    }
+    work = {
+        "statistics": (_num_tokens(calibration)[0] * 1.0, batches["statistics"] * 1.0),
+        "rounding": (_num_tokens(calibration)[0] * 2.0, batches["statistics"] * 2.0),
+        "sensitivity": (_num_tokens(scored)[0] * score_passes, batches["sensitivity"] * score_passes),
+        "evaluate": (
+            _num_tokens(heldout)[0] * 2.0 * arms,
+            batches["evaluate"] * arms * (1.0 + longest_answer),
+        ),
+    }
+    per_token = 2.0 * model_map.num_bytes / BF16_BYTES
+    per_pass = model_map.num_blocks * SECONDS_PER_LAYER[device.type]
+    seconds = {
+        name: tokens * per_token / (speed * EFFICIENCY) + passes * per_pass
+        for name, (tokens, passes) in work.items()
+    }
+    if not recipe.weights.is_nearest:
+        formats = len(recipe.sensitivity.candidates)
+        seconds["rounding"] += (
+            ROUNDING_FLOP_PER_WEIGHT * formats * model_map.num_weights / (speed * EFFICIENCY)
+        )
+    return seconds
+
+
 def foresee(
     recipe: Recipe, model_map: ModelMap, space: SearchSpace, pages: Sequence[Page], device: torch.device
 ) -> Effort:
     """Estimates for a run on `device`."""
     speed = measured_speed(device)
-    calibration = [page for page in pages if page.split == "calibration"]
-    scored = calibration[: recipe.sensitivity.num_pages]
-    heldout = [page for page in pages if page.split == "heldout"]
-    per_token = 2.0 * model_map.num_bytes / BF16_BYTES
-    passes = {
-        "statistics": _num_tokens(calibration)[0] * 1.0,
-        "rounding": _num_tokens(calibration)[0] * 2.0,
-        "sensitivity": _num_tokens(scored)[0] * _score_passes(recipe, space),
-        "evaluate": _num_tokens(heldout)[0] * 2.0 * len(recipe.evaluate.arms),
-    }
-    seconds = {name: tokens * per_token / (speed * EFFICIENCY) for name, tokens in passes.items()}
-    decoded = _num_tokens(heldout)[1] * len(recipe.evaluate.arms)
-    seconds["evaluate"] += decoded * per_token / (speed * DECODE_EFFICIENCY)
     rounded = sum(
         group.weight_bytes(precision)
         for group in model_map.groups
@@ -129,7 +162,7 @@ def foresee(
             "rounding.safetensors": rounded,
             "checkpoint": model_map.num_bytes - BF16_BYTES * model_map.num_weights + largest_plan,
         },
-        seconds=seconds,
+        seconds=_seconds(recipe, model_map, space, pages, device, speed),
         flop_per_s=speed,
     )
 
