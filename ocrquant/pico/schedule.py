@@ -51,7 +51,7 @@ STAGES = (
     ),
     Stage(
         name="blocks",
-        crops=36_000,
+        crops=26_000,
         mixture=Mixture(max_width=2000, stack_share=0.10, block_share=0.20),
         with_text=True,
         corrupt=0.05,
