@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -66,6 +67,18 @@ def test_check_prints_the_plan_of_work_and_writes_nothing(recipe, tmp_path: Path
     for word in ("4 decoder layers", "mlp.gate_up", "reachable 4.500 to 16.000", "memory", "disk", "time"):
         assert word in result.output
     assert not (tmp_path / "run").exists()
+
+
+def test_check_prints_a_budget_in_bytes_in_full(recipe):
+    result = RUNNER.invoke(app, recipe(assign__budget="{weight_bytes: 123456789}"))
+    assert "weight_bytes 123,456,789;" in result.output
+
+
+def test_check_refuses_an_output_that_cannot_be_written(recipe, monkeypatch):
+    monkeypatch.setattr("os.access", lambda path, mode: not mode & os.W_OK)
+    result = RUNNER.invoke(app, recipe())
+    assert result.exit_code == 22, result.output
+    assert "which cannot" in result.output
 
 
 @pytest.mark.parametrize(

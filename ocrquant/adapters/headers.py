@@ -28,7 +28,7 @@ SHIPPED = {"pico": "pico/model"}
 
 FLOAT_DTYPES = frozenset({"BF16", "F16", "F32"})
 PROCESSING_FILES = (
-    ("tokenizer.json", "tokenizer_config.json"),
+    ("tokenizer.json", "vocab.json", "tokenizer.model"),
     ("preprocessor_config.json", "processor_config.json"),
 )
 """Of each row at least one must be there."""
@@ -111,7 +111,7 @@ def _check_processing(folder: Path) -> None:
             raise ModelError(
                 folder,
                 expected=" or ".join(names),
-                given="neither",
+                given="none of them",
                 fix="copy tokenizer and image processor there",
             )
 

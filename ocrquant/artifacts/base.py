@@ -162,24 +162,27 @@ class Artifact(FrozenModel):
 
     @classmethod
     def _read(cls, path: Path) -> dict[str, Any]:
-        expected = f"a {cls.kind()} file"
+        expected = _file_of(cls.kind())
+        fix = "mend the file, or delete it and run the command again"
         try:
             data = cls.parse(path.read_text(encoding="utf-8"))
         except FileNotFoundError as error:
-            fix = f"run the stage `{cls.STAGE}` first"
-            raise ArtifactError(path, expected=expected, given="nothing", fix=fix) from error
+            first = f"run the stage `{cls.STAGE}` first"
+            raise ArtifactError(path, expected=expected, given="nothing", fix=first) from error
         except (OSError, ValueError) as error:
-            fix = "mend the file, or delete it and run the command again"
             raise ArtifactError(path, expected=expected, given=error, fix=fix) from error
         missing = [key for key in _HEADER if not isinstance(data, dict) or key not in data]
         if missing:
-            raise ArtifactError(
-                path, expected=expected, given=f"no key {missing[0]!r}", fix="name another file"
-            )
+            given = f"no key {missing[0]!r}"
+            raise ArtifactError(path, expected=expected, given=given, fix=fix)
         if data["artifact"] != cls.kind():
-            given = f"a {data['artifact']} file"
-            raise ArtifactError(path, expected=expected, given=given, fix="name another file")
+            raise ArtifactError(path, expected=expected, given=_file_of(data["artifact"]), fix=fix)
         return {str(key): value for key, value in data.items()}
+
+
+def _file_of(kind: object) -> str:
+    name = str(kind)
+    return f"{'an' if name[:1] in 'aeiou' and name else 'a'} {name} file"
 
 
 def artifact_error(path: Path, error: ValidationError) -> ArtifactError:

@@ -128,9 +128,12 @@ def write_checkpoint(
         ShapeError: A rounded weight does not have the shape of the model's.
         WeightValueError: A scale to be stored is not finite and positive.
     """
-    _check_names("groups of the plan", {group.name for group in model_map.groups}, set(groups))
+    plan = {group.name for group in model_map.groups}
+    _check_names("groups of the plan", plan, set(groups), "mend assignment.yaml, or delete it and run again")
     if kv:
-        _check_names("cache scales", set(model_map.kv_attention), {scales.name for scales in kv})
+        layers = {scales.name for scales in kv}
+        fix = "run the stages of this model again"
+        _check_names("cache scales", set(model_map.kv_attention), layers, fix)
     config = quantization_config(_linear_names(model_map, groups), kv_cache=bool(kv))
     config_bytes = with_quantization_config(source, config)
     _remove_leftovers(out)
@@ -159,13 +162,13 @@ def _linear_names(model_map: ModelMap, groups: Mapping[str, Precision]) -> Linea
     )
 
 
-def _check_names(what: str, expected: set[str], given: set[str]) -> None:
+def _check_names(what: str, expected: set[str], given: set[str], fix: str) -> None:
     if odd := sorted(expected ^ given):
         raise ArtifactError(
             what,
             expected="exactly those of the model",
-            given=f"{odd[0]} {'missing' if odd[0] in expected else 'besides'}",
-            fix="run the stages of this model again",
+            given=", ".join(f"{name} {'missing' if name in expected else 'besides'}" for name in odd[:2]),
+            fix=fix,
         )
 
 

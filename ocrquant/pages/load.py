@@ -48,14 +48,13 @@ def load_pages(
       separated by form feeds;
     - a parquet file or folder of them, or a folder that `datasets` saved: column ``image`` (bytes, or a
       struct with bytes and path) and optionally ``id``, ``document`` or ``doc``, ``group``, ``kind``,
-      ``split``, ``text``, ``lang``; other columns are left alone;
-    - one image or PDF file.
+      ``split``, ``text``, ``lang``; other columns are left alone.
 
     Without a stated document every file, or every row of a table, is a document of its own. Splits go by
     the names in `ocrquant.pages.entries.SPLIT_NAMES`; a source that states none is split by document.
 
     Args:
-        source: Folder or file.
+        source: Folder or parquet file.
         num_calibration_pages: Calibration pages to take, fewer where the source has fewer; None takes all.
         num_heldout_pages: Held-out pages to take, likewise.
         heldout_fraction: Share of the documents held out where the source states no split, in (0, 1).

@@ -6,6 +6,7 @@ that can be refused now is refused now, with the error that the stage itself wou
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections import Counter
 from collections.abc import Mapping
@@ -90,8 +91,9 @@ class CheckResult:
             )
             ends.append((bits, sum(g.weight_bytes(p) for g, p in chosen.items())))
         (low_bits, low_bytes), (high_bits, high_bytes) = ends
+        value = f"{budget.value:,.0f}" if budget.kind == "weight_bytes" else f"{budget.value:g}"
         return [
-            f"budget    {budget.kind} {budget.value:g}; reachable {low_bits:.3f} to {high_bits:.3f}"
+            f"budget    {budget.kind} {value}; reachable {low_bits:.3f} to {high_bits:.3f}"
             f" bits a weight, {low_bytes:,} to {high_bytes:,} bytes"
         ]
 
@@ -173,10 +175,17 @@ def _check_budget(model_map: ModelMap, space: SearchSpace, recipe: Recipe) -> No
 def _check_output(folder: Path, disk: Mapping[str, int]) -> None:
     """The run folder can be written and has room for what is still missing."""
     parent = folder
-    while not parent.exists():
+    while not os.path.exists(parent):
         parent = parent.parent
     if not parent.is_dir():
         raise OutputError(folder, expected="a folder", given=f"{parent} is a file", fix="name another output")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise OutputError(
+            folder,
+            expected="a folder that can be written",
+            given=f"{parent}, which cannot",
+            fix="name another output, or change the rights",
+        )
     needed = sum(size for name, size in disk.items() if not (folder / name).exists())
     free = shutil.disk_usage(parent).free
     if needed > free:

@@ -55,7 +55,8 @@ def load_recipe(path: Path | str, overrides: Sequence[str] = ()) -> Recipe:
     """
     data = read_resolved(Path(path))
     if not isinstance(data, dict):
-        raise RecipeError(path, expected="a mapping of sections", given=f"a {type(data).__name__}")
+        given = f"a {type(data).__name__}" if data is not None else "nothing"
+        raise RecipeError(path, expected="a mapping of sections", given=given, fix="name a recipe")
     for override in overrides:
         data = _apply(data, override)
     return build_recipe(data, path)

@@ -66,9 +66,10 @@ def edited(**changes):
     [
         ("", "expected a sample file"),
         ('{"artifact": ', "line 1"),
-        ("[]", "no key 'artifact'"),
+        ("[]", "no key 'artifact'; mend the file, or delete it"),
         (edited(inputs=None), "no key 'inputs'"),
         (edited(artifact="pages"), "expected a sample file, got a pages file"),
+        (edited(artifact="assignment"), "got an assignment file; mend the file, or delete it"),
         (edited(schema_version=2), "schema_version: expected 3, got 2; delete the file"),
         (edited(rows=None), "sample.json: rows: expected .*, got nothing"),
         (edited(rows=[{"name": "a"}]), r"rows\[0\]\.value: expected .*, got nothing"),

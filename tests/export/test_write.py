@@ -293,7 +293,9 @@ def test_groups_and_caches_must_be_those_of_the_model(rounded, tmp_path):
     arguments = {"model_map": rounded.model_map, "max_shard_bytes": 10**9}
     with rounded.rounding.open_weights(rounded.run) as weights:
         for wrong in ({**groups, "layers.9.mlp.down": Precision.FP8}, dict(list(groups.items())[1:])):
-            with pytest.raises(ArtifactError, match="groups of the plan: expected exactly those"):
+            with pytest.raises(
+                ArtifactError, match=r"groups of the plan: expected exactly .*mend assignment"
+            ):
                 write_checkpoint(rounded.source, tmp_path / "a", groups=wrong, weights=weights, **arguments)
         kv = [rounded.rounding.kv[0].model_copy(update={"name": "model.language_model.layers.0.linear_attn"})]
         with pytest.raises(ArtifactError, match="cache scales"):

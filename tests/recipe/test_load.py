@@ -91,8 +91,8 @@ def test_typing_error_is_named_before_the_key_that_it_leaves_missing(path):
         load_recipe(path)
 
 
-@pytest.mark.parametrize("text", ["", "- a", "just words"])
-def test_recipe_must_be_a_mapping(path, text):
+@pytest.mark.parametrize(("text", "given"), [("", "nothing"), ("- a", "a list"), ("just words", "a str")])
+def test_recipe_must_be_a_mapping(path, text, given):
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(RecipeError, match="a mapping of sections"):
+    with pytest.raises(RecipeError, match=f"a mapping of sections, got {given}"):
         load_recipe(path)
