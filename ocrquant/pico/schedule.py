@@ -59,6 +59,16 @@ STAGES = (
         place_weight=0.2,
         positions=5000,
     ),
+    Stage(
+        name="finish",
+        crops=5_000,
+        mixture=Mixture(max_width=2000, stack_share=0.20, block_share=0.50),
+        with_text=True,
+        corrupt=0.05,
+        column_weight=0.3,
+        place_weight=0.2,
+        positions=5000,
+    ),
 )
 WARMUP_CROPS = 6_000
 DECAY_SHARE = 0.22
