@@ -103,6 +103,22 @@ class Artifact(FrozenModel):
         """Files that lie beside this one and belong to it, by their path relative to it."""
         return {}
 
+    def checked_file(self, folder: Path, name: str) -> Path:
+        """Path of one of `files`, after its bytes were compared with the digest.
+
+        Args:
+            folder: The run folder.
+            name: Its name there.
+
+        Raises:
+            ArtifactError: The file is missing or is not the one that this artefact was written with.
+        """
+        path, wanted = folder / name, self.files()[name].sha256
+        if (digest := sha256_file(path)) != wanted:
+            fix = f"delete {self.FILE_NAME} and run the command again"
+            raise ArtifactError(path, expected=f"SHA-256 {wanted}", given=digest, fix=fix)
+        return path
+
     def render(self) -> str:
         """The file's text; equal artefacts give equal text."""
         return render_json(self.model_dump(mode="json"))

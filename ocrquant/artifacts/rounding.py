@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from ocrquant.artifacts.base import Artifact, FileRecord, FrozenModel
-from ocrquant.artifacts.digests import sha256_file
 from ocrquant.errors import ArtifactError
 from ocrquant.formats import Precision
 
@@ -194,11 +193,7 @@ class Rounding(Artifact):
         Raises:
             ArtifactError: The file is missing or is not the one that this artefact was written with.
         """
-        path = folder / self.TENSORS_NAME
-        if (digest := sha256_file(path)) != self.tensors.sha256:
-            fix = f"delete {self.FILE_NAME} and run the command again"
-            raise ArtifactError(path, expected=f"SHA-256 {self.tensors.sha256}", given=digest, fix=fix)
-        return RoundedWeights(path, self)
+        return RoundedWeights(self.checked_file(folder, self.TENSORS_NAME), self)
 
     def to_frame(self) -> pd.DataFrame:
         """One row a group, format and step tried, with errors before and after."""

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from ocrquant.artifacts.base import Artifact, FileRecord, FrozenModel
-from ocrquant.artifacts.digests import sha256_file
-from ocrquant.errors import ArtifactError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -114,11 +112,7 @@ class Statistics(Artifact):
         """
         from safetensors.torch import load_file  # imports torch
 
-        path = folder / self.TENSORS_NAME
-        if (digest := sha256_file(path)) != self.tensors.sha256:
-            fix = f"delete {self.FILE_NAME} and run the command again"
-            raise ArtifactError(path, expected=f"SHA-256 {self.tensors.sha256}", given=digest, fix=fix)
-        return load_file(path)
+        return load_file(self.checked_file(folder, self.TENSORS_NAME))
 
     def to_frame(self) -> pd.DataFrame:
         """One row a linear and kind of position."""

@@ -78,7 +78,6 @@ def losses(
     batch: Batch,
     *,
     with_text: bool,
-    smoothing: float = 0.0,
 ) -> Losses:
     """All losses of one batch; `with_text` false trains the vision encoder alone."""
     tokens = vision_tokens(model, batch)
@@ -101,7 +100,7 @@ def losses(
     hidden, attended = decode(model, batch, tokens)
     answers = batch.labels != IGNORE
     logits = model.lm_head(hidden[answers]).float()
-    result.text = F.cross_entropy(logits, batch.labels[answers], label_smoothing=smoothing)
+    result.text = F.cross_entropy(logits, batch.labels[answers])
     with torch.autocast(hidden.device.type, enabled=False):
         result.place = place_loss(batch, attended)
     result.text_accuracy = _accuracy(logits, batch.labels[answers])
