@@ -14,7 +14,7 @@ PIP = $(BIN)/python -m pip install --quiet --constraint constraints.txt
 INSTALLED := .venv/.installed
 INSTALLED_DEV := .venv/.installed-dev
 
-.PHONY: quickstart test lint format venv venv-dev clean
+.PHONY: quickstart test lint format native venv venv-dev clean
 .DELETE_ON_ERROR:
 
 quickstart: $(INSTALLED)
@@ -31,6 +31,13 @@ lint: $(INSTALLED_DEV)
 format: $(INSTALLED_DEV)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The extension beside the sources, for work on csrc/: `pip install --editable` builds it as well, but from the start.
+CMAKE ?= cmake
+NATIVE_PYTHON ?= $(abspath $(BIN)/python)
+native:
+	$(CMAKE) -S . -B build/native -DPython_EXECUTABLE=$(NATIVE_PYTHON) -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/ocrquant
+	$(CMAKE) --build build/native --parallel $(JOBS)
 
 venv: $(INSTALLED)
 

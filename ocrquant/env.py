@@ -14,7 +14,16 @@ from pathlib import Path
 
 from ocrquant.errors import EnvironmentVariableError
 
-__all__ = ["PREFIX", "VARIABLES", "Variable", "check_environment", "corpus", "device", "num_threads"]
+__all__ = [
+    "PREFIX",
+    "VARIABLES",
+    "Variable",
+    "check_environment",
+    "corpus",
+    "device",
+    "kernels",
+    "num_threads",
+]
 
 PREFIX = "OCRQUANT_"
 
@@ -64,13 +73,19 @@ _NUM_THREADS = Variable(
     "OCRQUANT_NUM_THREADS",
     r"[1-9]\d{0,3}",
     "a whole number from 1 to 9999",
-    "threads that torch uses on a CPU",
+    "threads that torch and the native kernels use on a CPU",
 )
 _CORPUS = Variable(
     "OCRQUANT_CORPUS", r".+", "a folder", "folder of parquet files with crops that pico is trained on"
 )
+_KERNELS = Variable(
+    "OCRQUANT_KERNELS",
+    r"auto|native|reference",
+    "auto, native or reference",
+    "implementation of the runtime's ops; native refuses where it does not apply",
+)
 
-VARIABLES: dict[str, Variable] = {v.name: v for v in (_DEVICE, _NUM_THREADS, _CORPUS)}
+VARIABLES: dict[str, Variable] = {v.name: v for v in (_DEVICE, _NUM_THREADS, _CORPUS, _KERNELS)}
 
 
 def device(environ: Mapping[str, str] | None = None) -> str | None:
@@ -88,6 +103,11 @@ def corpus(environ: Mapping[str, str] | None = None) -> Path | None:
     """Returns ``OCRQUANT_CORPUS`` as a path that may not exist, or None."""
     value = _CORPUS.read(environ)
     return None if value is None else Path(value).expanduser()
+
+
+def kernels(environ: Mapping[str, str] | None = None) -> str:
+    """Returns ``OCRQUANT_KERNELS``: ``auto`` (where unset), ``native`` or ``reference``."""
+    return _KERNELS.read(environ) or "auto"
 
 
 def check_environment(environ: Mapping[str, str] | None = None) -> None:

@@ -1,0 +1,81 @@
+"""Programs: the native calls of a whole step, recorded once and replayed by one call.
+
+What a captured graph is to a GPU. The addresses and sizes of a program are fixed; what the addresses hold may
+change between runs. Only native ops are recorded: a reference op inside a capture is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ocrquant.errors import DeviceError
+from ocrquant.kernels.extension import extension, missing_reason
+from ocrquant.kernels.selection import choices, count_launches
+
+__all__ = ["Program", "capture"]
+
+
+class Program:
+    """A recorded sequence of native calls.
+
+    Args:
+        kept: Objects whose memory the calls use; they live as long as the program.
+    """
+
+    def __init__(self, *kept: object) -> None:
+        module = extension()
+        if module is None:
+            fix = "reinstall the package with a C++ compiler at hand"
+            raise DeviceError("program", expected="the extension", given=missing_reason(), fix=fix)
+        self._native: Any = module.Program()
+        self._kept = list(kept)
+
+    @property
+    def num_launches(self) -> int:
+        """Native calls of one run."""
+        return len(self._native.names())
+
+    def keep(self, *objects: object) -> None:
+        """Keeps more objects alive."""
+        self._kept.extend(objects)
+
+    def run(self) -> None:
+        """Runs all calls in order; other Python threads go on meanwhile."""
+        self._native.run()
+
+    def timed_run(self) -> list[tuple[str, float]]:
+        """Runs all calls and returns name and seconds of each."""
+        return list(zip(self._native.names(), self._native.timed_run(), strict=True))
+
+
+@contextmanager
+def capture(*kept: object) -> Iterator[Program]:
+    """Records the native calls of a block instead of running them.
+
+    Args:
+        kept: Objects whose memory the calls use.
+
+    Raises:
+        DeviceError: There is no extension, captures are nested, or an op inside ran its reference.
+    """
+    program = Program(*kept)
+    module = extension()
+    assert module is not None, "Program refuses to be made without it"
+    if module.is_recording():
+        raise DeviceError("capture", expected="none in progress", given="one", fix="end the other one first")
+    module.record(program._native)
+    try:
+        with count_launches() as counter:
+            yield program
+    finally:
+        module.record(None)
+    for op in counter:
+        if choices()[op].implementation != "native":
+            raise DeviceError(
+                f"op {op} inside a capture",
+                expected="a native implementation",
+                given=choices()[op].reason,
+                fix="run the step without capture",
+            )

@@ -1,0 +1,84 @@
+"""Which implementation of an op runs: the native one or the reference, and why.
+
+The choice depends on the device and the dtype of the activations, never on sizes or contents. The variable
+``OCRQUANT_KERNELS`` forces it. Knows names of ops; knows no op.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from ocrquant import env
+from ocrquant.errors import DeviceError
+from ocrquant.kernels.extension import extension, missing_reason
+
+__all__ = ["Choice", "choices", "count_launches", "use_native"]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What an op ran on, and why."""
+
+    op: str
+    implementation: str
+    reason: str
+
+
+_choices: dict[str, Choice] = {}
+_counters: list[dict[str, int]] = []
+
+
+def choices() -> Mapping[str, Choice]:
+    """The last choice of every op that has run in this process."""
+    return MappingProxyType(_choices)
+
+
+@contextmanager
+def count_launches() -> Iterator[dict[str, int]]:
+    """Counts the ops called inside the block, by name; replays of a program are not calls."""
+    counter: dict[str, int] = {}
+    _counters.append(counter)
+    try:
+        yield counter
+    finally:
+        _counters.remove(counter)
+
+
+def use_native(op: str, activation: Tensor, dtypes: tuple[torch.dtype, ...] = (torch.bfloat16,)) -> bool:
+    """Whether the native implementation of an op runs on this tensor.
+
+    Args:
+        op: Name of the op.
+        activation: The tensor that stands for the call: it must be on the CPU and of one of `dtypes`.
+        dtypes: What the native implementation takes.
+
+    Raises:
+        DeviceError: ``OCRQUANT_KERNELS=native`` and the native implementation does not apply.
+    """
+    for counter in _counters:
+        counter[op] = counter.get(op, 0) + 1
+    forced = env.kernels()
+    obstacle = _obstacle(activation, dtypes) if forced != "reference" else "OCRQUANT_KERNELS=reference"
+    if obstacle and forced == "native":
+        raise DeviceError(
+            f"op {op} with OCRQUANT_KERNELS=native",
+            expected=f"the extension, and {' or '.join(map(str, dtypes))} on a CPU",
+            given=obstacle,
+            fix="unset the variable to let the reference run",
+        )
+    _choices[op] = Choice(op, "reference" if obstacle else "native", obstacle or "CPU and dtype supported")
+    return not obstacle
+
+
+def _obstacle(activation: Tensor, dtypes: tuple[torch.dtype, ...]) -> str:
+    if activation.device.type != "cpu":
+        return f"device {activation.device}"
+    if activation.dtype not in dtypes:
+        return f"dtype {activation.dtype}"
+    return "" if extension() is not None else missing_reason()
