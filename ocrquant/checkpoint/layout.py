@@ -52,9 +52,14 @@ class TensorSpec:
     shape: tuple[int, ...]
 
     @property
+    def num_elements(self) -> int:
+        """Elements of its data."""
+        return prod(self.shape)
+
+    @property
     def num_bytes(self) -> int:
         """Bytes of its data."""
-        return prod(self.shape) * DTYPE_BYTES[self.dtype]
+        return self.num_elements * DTYPE_BYTES[self.dtype]
 
 
 @dataclass(frozen=True, slots=True)

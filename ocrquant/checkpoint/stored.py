@@ -6,6 +6,7 @@ Knows the tensors of the schemes that this package writes, whoever wrote them. D
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
@@ -13,6 +14,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from ocrquant.artifacts import KvScales
+from ocrquant.checkpoint.layout import TensorSpec
 from ocrquant.checkpoint.reader import CheckpointReader
 from ocrquant.checkpoint.scheme import INPUT_SCALE_NAME, KV_SCALE_NAMES, check_schemes
 from ocrquant.errors import ModelError
@@ -51,6 +53,11 @@ class StoredCheckpoint:
         except BaseException:
             self._reader.close()
             raise
+
+    @property
+    def specs(self) -> Mapping[str, TensorSpec]:
+        """Every tensor of the folder by its full name."""
+        return MappingProxyType(self._reader.specs)
 
     def weight(self, linear: str) -> QuantizedWeight:
         """A linear's weight as stored.

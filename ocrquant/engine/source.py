@@ -1,0 +1,167 @@
+"""A checkpoint folder as the source of a model's weights, and whether its files do what its config says.
+
+Knows the schemes of ``ocrquant.checkpoint``. Does not know families: which tensors a model wants is the
+model's business.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from torch import Tensor
+
+from ocrquant.checkpoint import INPUT_SCALE_NAME, KV_SCALE_NAMES, StoredCheckpoint
+from ocrquant.errors import ModelError
+from ocrquant.formats import Precision
+from ocrquant.formats.weights import TENSOR_NAMES, QuantizedWeight
+
+__all__ = ["CheckpointSource", "check_declared"]
+
+_CLASS_TARGETS = frozenset({"Linear"})
+"""Targets that mean every linear of a model, whatever its name."""
+_BITS = {4: Precision.NVFP4, 8: Precision.FP8}
+
+
+class CheckpointSource:
+    """A folder that this package exported, or the model that it was made from; use as a context manager.
+
+    Args:
+        folder: Folder with ``config.json`` and safetensors files.
+        config: What ``config.json`` holds.
+
+    Raises:
+        ModelError: A file is damaged, a scheme is not supported, or the tensors are not stored as the
+            configuration says.
+    """
+
+    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
+        self._stored = StoredCheckpoint(folder)
+        try:
+            self._kv = {scales.name: scales for scales in self._stored.kv}
+            self._names = self._own_names()
+            check_declared(folder, config, self._stored.linears, self._names, has_kv=bool(self._kv))
+        except BaseException:
+            self._stored.close()
+            raise
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all tensors of the folder."""
+        return sum(spec.num_bytes for spec in self._stored.specs.values())
+
+    @property
+    def num_parameters(self) -> int:
+        """Numbers that the stored weights stand for; scales are none."""
+        plain = sum(
+            self._stored.specs[name].num_elements for name in self._names if name in self._stored.specs
+        )
+        packed = [name for name, precision in self._stored.linears.items() if precision is Precision.NVFP4]
+        return plain + sum(2 * self._stored.specs[f"{name}.weight_packed"].num_elements for name in packed)
+
+    def names(self) -> set[str]:
+        """See ``models.weights.WeightSource``."""
+        return set(self._names)
+
+    def tensor(self, name: str) -> Tensor:
+        """See ``models.weights.WeightSource``."""
+        return self._stored.tensor(name)
+
+    def quantized(self, linear: str) -> QuantizedWeight | None:
+        """See ``models.weights.WeightSource``."""
+        return self._stored.weight(linear) if linear in self._stored.linears else None
+
+    def input_encode_scale(self, linear: str) -> Tensor | None:
+        """See ``models.weights.WeightSource``."""
+        return self._stored.input_encode_scale(linear) if linear in self._stored.linears else None
+
+    def kv_scales(self, attention: str) -> tuple[float, float] | None:
+        """See ``models.weights.WeightSource``."""
+        scales = self._kv.get(attention)
+        return None if scales is None else (scales.k_decode_scale, scales.v_decode_scale)
+
+    def close(self) -> None:
+        """Gives the files back."""
+        self._stored.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _own_names(self) -> set[str]:
+        names = set(self._stored.specs)
+        for linear, precision in self._stored.linears.items():
+            names -= {f"{linear}.{part}" for part in (*TENSOR_NAMES[precision], INPUT_SCALE_NAME)}
+        # One name for all parts of a quantized weight.
+        names |= {f"{linear}.weight" for linear in self._stored.linears}
+        return names
+
+
+def check_declared(
+    folder: Path,
+    config: Mapping[str, Any],
+    stored: Mapping[str, Precision],
+    names: set[str],
+    *,
+    has_kv: bool,
+) -> None:
+    """Refuses a folder whose tensors are not stored as its ``quantization_config`` says.
+
+    Args:
+        folder: For errors.
+        config: What ``config.json`` holds.
+        stored: Precision of each quantized linear as it is stored.
+        names: Names of all tensors, the weight of a linear as ``<linear>.weight``.
+        has_kv: Whether there are scales of an FP8 cache.
+
+    Raises:
+        ModelError: A linear has another precision than declared, or scales of the cache are there without a
+            scheme or the other way round.
+    """
+    declared = config.get("quantization_config") or {}
+    linears = sorted(name.removesuffix(".weight") for name in names if name.endswith(".weight"))
+    for linear in linears:
+        said, by_class = _declared_precision(declared, linear)
+        # A class name cannot tell a linear that was left alone from an embedding or a norm.
+        if said != stored.get(linear) and not (by_class and linear not in stored):
+            raise ModelError(
+                f"{linear} in {folder}",
+                expected=f"{said or 'no quantized weight'}, as quantization_config says",
+                given=stored.get(linear, "an unquantized weight"),
+                fix="export the model again",
+            )
+    has_scheme = declared.get("kv_cache_scheme") is not None
+    if has_scheme != has_kv:
+        raise ModelError(
+            f"kv_cache_scheme in {folder / 'config.json'}",
+            expected=f"scales {' and '.join(KV_SCALE_NAMES)} of each attention layer with it, none without",
+            given="a scheme and no scales" if has_scheme else "scales and no scheme",
+            fix="export the model again",
+        )
+
+
+def _declared_precision(declared: Mapping[str, Any], linear: str) -> tuple[Precision | None, bool]:
+    """Precision of a linear by its configuration, and whether only a class name says so."""
+    if any(_matches(pattern, linear) for pattern in declared.get("ignore") or ()):
+        return None, False
+    groups = (declared.get("config_groups") or {}).values()
+    for group in groups:
+        if any(_matches(target, linear) for target in group["targets"]):
+            return _BITS[group["weights"]["num_bits"]], False
+    for group in groups:
+        if _CLASS_TARGETS & set(group["targets"]):
+            return _BITS[group["weights"]["num_bits"]], True
+    return None, False
+
+
+def _matches(pattern: str, name: str) -> bool:
+    if pattern.startswith("re:"):
+        return re.match(pattern.removeprefix("re:"), name) is not None
+    return pattern == name
