@@ -1,0 +1,72 @@
+"""Bidirectional attention inside segments against a dense softmax in float64, on views of q|k|v."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from ocrquant.kernels.packed_attention import packed_attention
+from ocrquant.kernels.packed_attention.reference import packed_attention_reference
+
+OPS = pytest.mark.parametrize("op", [packed_attention, packed_attention_reference])
+HEADS = 2
+
+
+def rows(lengths, head_dim, dtype=torch.bfloat16, seed=0) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(seed)
+    starts = torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
+    return (torch.randn(int(starts[-1]), 3, HEADS, head_dim) * 1.5).to(dtype), starts
+
+
+def run(op, qkv: Tensor, starts: Tensor) -> Tensor:
+    out = torch.full((qkv.shape[0], HEADS * qkv.shape[-1]), 9.0, dtype=qkv.dtype)
+    op(*qkv.unbind(1), starts, qkv.shape[-1] ** -0.5, out)
+    return out
+
+
+def dense(qkv: Tensor, starts: Tensor) -> Tensor:
+    results = []
+    for begin, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
+        q, k, v = qkv[begin:end].double().permute(1, 2, 0, 3).unbind(0)
+        weights = torch.softmax(q @ k.mT * qkv.shape[-1] ** -0.5, dim=-1)
+        results.append((weights @ v).transpose(0, 1).flatten(1))
+    return torch.cat(results)
+
+
+@OPS
+@pytest.mark.parametrize("head_dim", [8, 48, 64, 72, 80, 128])
+def test_equals_a_dense_softmax(op, head_dim) -> None:
+    qkv, starts = rows([1, 70, 3, 0, 129], head_dim)
+    got = run(op, qkv, starts)
+    assert torch.allclose(got.double(), dense(qkv, starts), rtol=2.0**-8, atol=2.0**-9)
+
+
+@OPS
+def test_a_large_image(op) -> None:
+    qkv, starts = rows([1100, 40], 72)
+    got = run(op, qkv, starts)
+    assert torch.allclose(got.double(), dense(qkv, starts), rtol=2.0**-8, atol=2.0**-9)
+
+
+@OPS
+def test_float64_is_computed_in_float64(op) -> None:
+    qkv, starts = rows([5, 66], 64, torch.float64)
+    assert torch.allclose(run(op, qkv, starts), dense(qkv, starts), rtol=1e-12, atol=1e-12)
+
+
+@OPS
+def test_a_segment_sees_nothing_of_the_others(op) -> None:
+    qkv, starts = rows([5, 66, 9], 64)
+    before = run(op, qkv, starts)[5:71]
+    qkv[:5] = float("nan")
+    qkv[71:] = float("inf")
+    assert torch.equal(run(op, qkv, starts)[5:71], before)
+
+
+@OPS
+def test_rows_of_no_segment_are_left_alone(op) -> None:
+    qkv, _ = rows([20], 64)
+    got = run(op, qkv, torch.tensor([3, 8], dtype=torch.int32))
+    assert (got[:3] == 9).all()
+    assert (got[8:] == 9).all()

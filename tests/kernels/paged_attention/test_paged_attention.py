@@ -1,0 +1,84 @@
+"""Attention over a paged cache against a dense softmax in float64: masks, pages, FP8, empty requests."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from ocrquant.kernels.paged_attention import paged_attention
+from ocrquant.kernels.paged_attention.reference import paged_attention_reference
+from tests.kernels.paged_attention.paged_case import dense, paged
+
+OPS = pytest.mark.parametrize("op", [paged_attention, paged_attention_reference])
+TOLERANCE = {"rtol": 2.0**-8, "atol": 2.0**-9}
+"""One rounding to bf16 of results of order 1, float32 sums before it."""
+
+
+def close(got, wanted) -> None:
+    for one, other in zip(got, wanted, strict=True):
+        assert torch.allclose(one.double(), other, **TOLERANCE)
+
+
+@OPS
+@pytest.mark.parametrize("head_dim", [32, 64, 72, 128, 256])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(2, 2), (4, 1), (16, 2), (3, 1)])
+def test_equals_a_dense_softmax(op, head_dim, heads, kv_heads) -> None:
+    case = paged([1, 37, 130, 64], [1, 5, 1, 64], heads=heads, kv_heads=kv_heads, head_dim=head_dim)
+    close(case.run(op), dense(case))
+
+
+@OPS
+@pytest.mark.parametrize("cache", ["same", "fp8"])
+@pytest.mark.parametrize("causal", [True, False])
+def test_masks_and_fp8(op, cache, causal) -> None:
+    case = paged([20, 150], [7, 33])
+    close(case.run(op, cache=cache, causal=causal), dense(case, cache=cache, causal=causal))
+
+
+@OPS
+@pytest.mark.parametrize("causal", [True, False])
+def test_rows_without_keys_give_zeros(op, causal) -> None:
+    case = paged([0, 5, 1, 2], [2, 0, 1, 4])
+    got = case.run(op, causal=causal)
+    assert (got[0] == 0).all()
+    close(got, dense(case, causal=causal))
+    if causal:
+        assert (got[3][:2] == 0).all()
+
+
+@OPS
+def test_a_long_context(op) -> None:
+    case = paged([5000], [3], gain=4.0)
+    close(case.run(op), dense(case))
+
+
+@OPS
+def test_large_scores_do_not_overflow(op) -> None:
+    case = paged([300], [2], gain=300.0)
+    close(case.run(op), dense(case))
+
+
+@OPS
+def test_float64_is_computed_in_float64(op) -> None:
+    case = paged([70], [9], dtype=torch.float64)
+    for one, other in zip(case.run(op), dense(case), strict=True):
+        assert torch.allclose(one, other, rtol=1e-12, atol=1e-12)
+
+
+@OPS
+def test_rows_of_no_request_are_left_alone(op) -> None:
+    q = torch.randn(6, 2, 32).bfloat16()
+    cache = torch.randn(2, 16, 1, 32).bfloat16()
+    out = torch.full((6, 64), 9.0).bfloat16()
+    table, starts, length = (torch.tensor(x, dtype=torch.int32) for x in ([[1]], [2, 4], [10]))
+    op(q, cache, cache, table, starts, length, 0.2, out)
+    assert (out[[0, 1, 4, 5]] == 9).all()
+    assert not (out[2:4] == 9).any(dim=1).all()
+
+
+@OPS
+@pytest.mark.parametrize("cache", ["same", "fp8"])
+def test_a_nan_that_a_row_sees_shows(op, cache) -> None:
+    case = paged([40], [2])
+    case.values[0][39] = float("nan")
+    assert case.run(op, cache=cache)[0][1].isnan().all()

@@ -1,0 +1,135 @@
+"""Choosing tokens: ties, gaps, broken rows, the nucleus by hand, the distribution, one row at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from ocrquant.kernels.sample import sample
+from ocrquant.kernels.sample.reference import sample_reference
+
+OPS = pytest.mark.parametrize("op", [sample, sample_reference])
+NAN, INF = float("nan"), float("inf")
+
+
+def choose(
+    op, logits: Tensor, temperature=0.0, top_p=1.0, seed=(1, 2), first_position=0
+) -> tuple[Tensor, Tensor]:
+    rows = logits.shape[0]
+    tokens, gap = torch.full((rows,), -9, dtype=torch.int32), torch.full((rows,), -9.0)
+    positions = torch.arange(first_position, first_position + rows, dtype=torch.int32)
+    seeds = torch.tensor([seed], dtype=torch.int32).expand(rows, 2).contiguous()
+    op(logits, torch.full((rows,), temperature), torch.full((rows,), top_p), seeds, positions, tokens, gap)
+    return tokens, gap
+
+
+@OPS
+@pytest.mark.parametrize(
+    ("row", "token", "gap"),
+    [
+        ([1.0, 3.0, 2.5], 1, 0.5),
+        ([3.0, 1.0, 3.0], 0, 0.0),
+        ([0.0, -0.0, 0.0], 0, 0.0),
+        ([NAN, -2.0, NAN, -1.5], 3, 0.5),
+        ([NAN, NAN], 0, 0.0),
+        ([-INF, -INF], 0, 0.0),
+        ([-INF, 4.0], 1, INF),
+        ([INF, 4.0, INF], 0, 0.0),
+        ([4.0], 0, INF),
+    ],
+)
+@pytest.mark.parametrize("temperature", [0.0, -1.0, NAN])
+def test_greedy_rows(op, row, token, gap, temperature) -> None:
+    for width in (len(row), 61):
+        # Wider rows end in what never wins, so that every lane of a kernel is asked.
+        padded = torch.tensor([row + [NAN] * (width - len(row))])
+        got = choose(op, padded, temperature)
+        assert (int(got[0]), float(got[1])) == (token, gap)
+
+
+@OPS
+def test_the_largest_is_found_anywhere(op) -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(67, 67)
+    logits[torch.arange(67), torch.arange(67)] = 9.0
+    tokens, gap = choose(op, logits)
+    assert tokens.tolist() == list(range(67))
+    top = logits.topk(2, dim=1).values
+    assert torch.equal(gap, top[:, 0] - top[:, 1])
+
+
+@OPS
+@pytest.mark.parametrize(
+    ("top_p", "kept"),
+    [
+        (0.0, {1}),
+        (0.5, {1}),
+        (0.51, {1, 3}),
+        (0.7, {1, 3}),
+        (0.8, {0, 1, 3}),
+        (0.95, {0, 1, 2, 3}),
+        (1.0, {0, 1, 2, 3, 4}),
+    ],
+)
+def test_the_nucleus_by_hand(op, top_p, kept) -> None:
+    # 0 and 2 are equal: the lower index comes first.
+    logits = torch.tensor([[0.1, 0.5, 0.1, 0.25, 0.05]]).log().expand(600, 5).contiguous()
+    logits[:, 2] = logits[:, 0]
+    tokens, _ = choose(op, logits, 1.0, top_p)
+    assert set(tokens.tolist()) == kept
+
+
+@OPS
+@pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.7, 1.0), (1.0, 0.8), (2.0, 0.6)])
+def test_the_distribution(op, temperature, top_p) -> None:
+    torch.manual_seed(3)
+    row, draws = torch.randn(12) * 1.5, 4000
+    tokens, _ = choose(op, row.expand(draws, 12).contiguous(), temperature, top_p)
+    p = torch.softmax(row.double() / temperature, dim=0).numpy()
+    order = np.argsort(-p)
+    kept = order[: int((np.cumsum(p[order]) >= top_p).argmax()) + 1] if top_p < 1 else order
+    expected = np.zeros(12)
+    expected[kept] = draws * p[kept] / p[kept].sum()
+    counts = np.bincount(tokens.numpy(), minlength=12)
+    assert (counts[expected == 0] == 0).all()
+    live = expected > 0
+    # Five standard deviations of a chi-square: fails for a wrong distribution, not by chance at this seed.
+    degrees = live.sum() - 1
+    assert ((counts - expected)[live] ** 2 / expected[live]).sum() < degrees + 5 * (2 * degrees) ** 0.5
+
+
+@OPS
+@pytest.mark.parametrize("row", [[NAN, 1.0, NAN, 1.0], [-INF, 2.0, -INF, 2.0]])
+def test_what_is_not_a_number_is_never_drawn(op, row) -> None:
+    tokens, _ = choose(op, torch.tensor([row]).expand(100, 4).contiguous(), 1.0)
+    assert set(tokens.tolist()) == {1, 3}
+
+
+@OPS
+def test_infinite_logits_share_the_draw(op) -> None:
+    tokens, _ = choose(op, torch.tensor([[INF, 1.0, INF]]).expand(100, 3).contiguous(), 1.0)
+    assert set(tokens.tolist()) == {0, 2}
+
+
+@OPS
+def test_a_row_does_not_depend_on_the_batch(op) -> None:
+    torch.manual_seed(5)
+    logits = torch.randn(9, 501) * 2
+    together = choose(op, logits, 0.9, 0.9)
+    for i in range(9):
+        alone = choose(op, logits[i : i + 1], 0.9, 0.9, first_position=i)
+        assert (int(alone[0]), float(alone[1])) == (int(together[0][i]), float(together[1][i]))
+
+
+@pytest.mark.parametrize("gain", [0.0, 0.01, 1.0, 5.0, 60.0])
+@pytest.mark.parametrize("top_p", [0.1, 0.5, 0.95, 0.9999, 1.0])
+@pytest.mark.parametrize("width", [1, 5, 1000, 20_011])
+def test_draws_what_the_definition_draws(gain, top_p, width) -> None:
+    torch.manual_seed(width)
+    logits = torch.randn(16, width) * gain
+    logits[:, width // 2] = NAN if width > 1 else 0.5
+    got, wanted = (choose(op, logits, 0.8, top_p, seed=(-7, 3)) for op in (sample, sample_reference))
+    assert torch.equal(got[0], wanted[0])
+    assert torch.equal(got[1], wanted[1])
