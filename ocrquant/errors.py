@@ -14,6 +14,7 @@ __all__ = [
     "BudgetError",
     "DeviceError",
     "EncryptedPdfError",
+    "EngineError",
     "EnvironmentVariableError",
     "GateError",
     "ImageError",
@@ -23,7 +24,9 @@ __all__ = [
     "PageSizeError",
     "PagesError",
     "PatternError",
+    "QueueFullError",
     "RecipeError",
+    "RequestError",
     "RunFolderError",
     "ShapeError",
     "SplitError",
@@ -186,3 +189,21 @@ class EnvironmentVariableError(OcrQuantError):
     """An ``OCRQUANT_*`` variable is unknown or malformed."""
 
     exit_code = 27
+
+
+class EngineError(OcrQuantError):
+    """A setting of the engine is out of range or does not suit the others."""
+
+    exit_code = 28
+
+
+class RequestError(OcrQuantError):
+    """A request has a setting out of range, or needs more memory than the engine has in all."""
+
+    exit_code = 29
+
+
+class QueueFullError(OcrQuantError):
+    """The engine has as many requests waiting as it accepts."""
+
+    exit_code = 30

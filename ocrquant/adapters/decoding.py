@@ -15,14 +15,12 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from ocrquant.adapters.encoding import Encoded
+from ocrquant.metrics.loops import LOOP_CHECK_EVERY, is_loop
 
-__all__ = ["Generated", "greedy", "is_loop"]
+__all__ = ["Generated", "greedy"]
 
 SHRINK_SHARE = 8
 """Finished rows leave once they are at least one in so many: leaving copies the cache."""
-LOOP_CHECK_EVERY = 16
-LOOP_TOKENS = 96
-LOOP_MAX_PERIOD = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +36,6 @@ class Generated:
     ids: list[int]
     num_tokens: int
     finished: bool
-
-
-def is_loop(ids: Sequence[int]) -> bool:
-    """Whether the last 96 tokens are one phrase of at most 32 tokens over and over."""
-    tail = list(ids[-LOOP_TOKENS:])
-    if len(tail) < LOOP_TOKENS:
-        return False
-    return any(tail[period:] == tail[:-period] for period in range(1, LOOP_MAX_PERIOD + 1))
 
 
 class _Rows:

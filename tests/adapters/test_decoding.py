@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ocrquant.adapters import load_model, open_model
-from ocrquant.adapters.decoding import greedy, is_loop
+from ocrquant.adapters.decoding import greedy
 from tests.adapters.conftest import noise_page
 
 STEPS = 40
@@ -127,23 +127,6 @@ def test_context_ends_an_answer(document_model):
     )
     (found,) = small.transcribe(pages()[:1], 50, 1)
     assert (found.num_tokens, found.finished) == (4, False)
-
-
-@pytest.mark.parametrize(
-    ("ids", "looping"),
-    [
-        ([7] * 96, True),
-        ([1, 2, 3] * 32, True),
-        ([9, *range(32), *range(32), *range(32)], True),
-        ([1, 2, 3] * 31, False),  # too short to tell
-        (list(range(96)), False),
-        ([*range(33)] * 3, False),  # a phrase longer than 32 tokens
-        ([*[1, 2, 3] * 31, 1, 2, 4], False),
-        ([*range(50), *[5, 6] * 48], True),
-    ],
-)
-def test_loops(ids, looping):
-    assert is_loop(ids) is looping
 
 
 def test_loop_ends_a_row_only_where_asked_for(document_model):

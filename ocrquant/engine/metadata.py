@@ -1,0 +1,252 @@
+"""From a plan to what a model reads: index arithmetic on the host, one copy, three objects of metadata.
+
+Three objects serve a step however many layers there are: attention, recurrent states, drafter. Reads nothing
+back from the device, and knows no layer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ocrquant.engine.arena import Arena, Upload, copy_to_device
+from ocrquant.engine.config import EngineConfig
+from ocrquant.engine.plan import Chunk, Plan, PlanShape
+from ocrquant.models.step import AttentionMetadata, Classes, Rows, StateMetadata, Step
+
+__all__ = ["SamplingInputs", "StepBuilder", "StepInputs"]
+
+Int32 = npt.NDArray[np.int32]
+
+MAX_KEPT_VIEWS = 512
+"""Shapes whose views are kept. A batch at work has few: decode rows, with or without a part of a prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingInputs:
+    """How to sample, M rows as in `Step.logit_rows`.
+
+    Attributes:
+        temperature: float32 [M].
+        top_p: float32 [M].
+        seed: int32 [M, 2].
+        position: int32 [M], place in the sequence of the token to be sampled.
+    """
+
+    temperature: Tensor
+    top_p: Tensor
+    seed: Tensor
+    position: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class StepInputs:
+    """Device views of one step; the same object whenever a step has the same shape.
+
+    Attributes:
+        step: For the model. Where it has an `image_index`, that counts the image rows of this step from 0, in
+            the order of the plan's chunks: chunk by chunk `prompt.image_rows(chunk.start, chunk.end)`.
+        drafter: Where a drafter's keys and values lie; None without one.
+        sampling: For the sampler.
+    """
+
+    step: Step
+    drafter: AttentionMetadata | None
+    sampling: SamplingInputs
+
+
+class StepBuilder:
+    """Writes plans into an arena.
+
+    Args:
+        config: The engine's.
+        device: Where the model runs.
+        upload: How the arena gets there.
+    """
+
+    def __init__(self, config: EngineConfig, device: torch.device, upload: Upload = copy_to_device) -> None:
+        self.config = config
+        self.arena = Arena(config, device, upload)
+        self._views: dict[PlanShape, StepInputs] = {}
+        # What never changes while a request has its slot, by slot: gathered instead of asked for again.
+        rows = config.state_rows
+        self._rope_delta = np.zeros(rows, np.int32)
+        self._temperature = np.zeros(rows, np.float32)
+        self._top_p = np.zeros(rows, np.float32)
+        self._seed = np.zeros((rows, 2), np.int32)
+
+    def build(self, plan: Plan) -> StepInputs:
+        """Writes a plan, sends it, and gives the views that fit it.
+
+        The plan may change afterwards: the device has its own copy. The views stay valid, with new content
+        after the next call.
+        """
+        shape, host = plan.shape, self.arena.host
+        for chunk in plan.prefill:
+            self._admit(chunk)
+        self._write_windows(plan)
+        self._write_decode(plan)
+        self._write_chunks(plan)
+        self._write_pages(plan)
+        self._write_sampling(plan)
+        host["q_start"][shape.num_requests] = shape.num_rows
+        last = "page_table" if plan.tables.drafter is None else "drafter_page_table"
+        self.arena.send(last, shape.num_requests)
+        return self._inputs(shape)
+
+    def _admit(self, chunk: Chunk) -> None:
+        request, slot = chunk.request, chunk.request.slot
+        self._rope_delta[slot] = request.prompt.rope_delta
+        self._temperature[slot] = request.sampling.temperature
+        self._top_p[slot] = request.sampling.top_p
+        self._seed[slot] = request.sampling.seed_words
+
+    def _write_windows(self, plan: Plan) -> None:
+        host, window = self.arena.host, plan.shape.window
+        for number, drafted in enumerate(plan.drafted):
+            request, begin = drafted.request, number * window
+            start, rows = request.num_computed, slice(begin, begin + window)
+            places = np.arange(start, start + window, dtype=np.int32)
+            host["tokens"][rows] = (*request.tokens(start, start + 1), *drafted.drafts)
+            host["positions"][:, rows] = places + request.prompt.rope_delta
+            host["logit_rows"][rows] = np.arange(begin, begin + window)
+            host["sample_position"][rows] = places + 1
+            self._write_request(number, request.slot, begin, start + window, fresh=False)
+            self._write_slots(plan, request.slot, places, begin)
+
+    def _write_decode(self, plan: Plan) -> None:
+        shape, host = plan.shape, self.arena.host
+        if not plan.decode:
+            return
+        first, begin = shape.drafted, shape.drafted * shape.window
+        requests, rows = slice(first, first + shape.decode), slice(begin, begin + shape.decode)
+        known = np.array([(r.slot, r.num_computed, r.output_ids[-1]) for r in plan.decode], np.int32)
+        slots, places = known[:, 0], known[:, 1]
+        host["tokens"][rows] = known[:, 2]
+        host["positions"][:, rows] = places + self._rope_delta[slots]
+        host["slots"][requests] = slots
+        host["fresh"][requests] = 0
+        np.add(places, 1, out=host["kv_len"][requests])
+        np.add(places, 1, out=host["sample_position"][rows])
+        every_row = np.arange(begin, begin + shape.decode, dtype=np.int32)
+        host["q_start"][requests] = every_row
+        host["logit_rows"][rows] = every_row
+        self._write_slots(plan, slots, places, begin)
+
+    def _write_chunks(self, plan: Plan) -> None:
+        shape, host = plan.shape, self.arena.host
+        number, begin = shape.drafted + shape.decode, shape.drafted * shape.window + shape.decode
+        sampled, image_row = begin, 0
+        if shape.images:
+            host["image_index"][: shape.num_rows] = -1
+        for chunk in plan.prefill:
+            request, rows = chunk.request, slice(begin, begin + chunk.num_rows)
+            places = np.arange(chunk.start, chunk.end, dtype=np.int32)
+            host["tokens"][rows] = request.tokens(chunk.start, chunk.end)
+            self._write_positions(chunk, begin, places)
+            for first, last in request.prompt.image_runs(chunk.start, chunk.end):
+                run = slice(begin + first - chunk.start, begin + last - chunk.start)
+                host["image_index"][run] = np.arange(image_row, image_row + last - first)
+                image_row += last - first
+            self._write_request(number, request.slot, begin, chunk.end, fresh=chunk.start == 0)
+            self._write_slots(plan, request.slot, places, begin)
+            number, begin = number + 1, begin + chunk.num_rows
+            if chunk.samples:
+                host["logit_rows"][sampled] = begin - 1
+                host["sample_position"][sampled] = chunk.end
+                sampled += 1
+
+    def _write_positions(self, chunk: Chunk, begin: int, places: Int32) -> None:
+        prompt, positions = chunk.request.prompt, self.arena.host["positions"]
+        asked = max(0, min(chunk.end, len(prompt)) - chunk.start)
+        positions[:, begin : begin + asked] = prompt.positions[:, chunk.start : chunk.start + asked]
+        positions[:, begin + asked : begin + chunk.num_rows] = places[asked:] + prompt.rope_delta
+
+    def _write_request(self, number: int, slot: int, begin: int, kv_len: int, *, fresh: bool) -> None:
+        host = self.arena.host
+        host["q_start"][number] = begin
+        host["kv_len"][number] = kv_len
+        host["slots"][number] = slot
+        host["fresh"][number] = fresh
+
+    def _write_slots(self, plan: Plan, slots: Int32 | int, places: Int32, begin: int) -> None:
+        """Where the rows' keys and values go, in both paged caches."""
+        size, host = self.config.page_size, self.arena.host
+        pages, offsets = np.divmod(places, size)
+        rows = slice(begin, begin + len(places))
+        host["slot_mapping"][rows] = plan.tables.kv[slots, pages] * size + offsets
+        if plan.tables.drafter is not None:
+            host["drafter_slot_mapping"][rows] = plan.tables.drafter[slots, pages] * size + offsets
+
+    def _write_pages(self, plan: Plan) -> None:
+        host, count = self.arena.host, plan.shape.num_requests
+        slots = host["slots"][:count]
+        np.take(plan.tables.kv, slots, axis=0, out=host["page_table"][:count], mode="clip")
+        if plan.tables.drafter is not None:
+            np.take(plan.tables.drafter, slots, axis=0, out=host["drafter_page_table"][:count], mode="clip")
+
+    def _write_sampling(self, plan: Plan) -> None:
+        shape, host = plan.shape, self.arena.host
+        windows = shape.drafted * shape.window
+        slots = host["slots"][: shape.drafted + shape.logit_rows - windows]
+        if shape.drafted:
+            slots = np.concatenate([np.repeat(slots[: shape.drafted], shape.window), slots[shape.drafted :]])
+        rows = slice(0, shape.logit_rows)
+        host["temperature"][rows] = self._temperature[slots]
+        host["top_p"][rows] = self._top_p[slots]
+        host["seed"][rows] = self._seed[slots]
+
+    def _inputs(self, shape: PlanShape) -> StepInputs:
+        inputs = self._views.get(shape)
+        if inputs is None:
+            if len(self._views) >= MAX_KEPT_VIEWS:
+                self._views.clear()
+            inputs = self._views[shape] = self._make_views(shape)
+        return inputs
+
+    def _make_views(self, shape: PlanShape) -> StepInputs:
+        device, rows, requests = self.arena.device, shape.num_rows, shape.num_requests
+        sampled = shape.logit_rows
+        classes = _classes(shape)
+        q_start, kv_len = device["q_start"][: requests + 1], device["kv_len"][:requests]
+        step = Step(
+            tokens=device["tokens"][:rows],
+            positions=device["positions"][:, :rows],
+            image_index=device["image_index"][:rows] if shape.images else None,
+            logit_rows=device["logit_rows"][:sampled],
+            attention=AttentionMetadata(
+                device["slot_mapping"][:rows], device["page_table"][:requests], q_start, kv_len
+            ),
+            state=StateMetadata(q_start, device["slots"][:requests], device["fresh"][:requests], classes),
+            classes=classes,
+        )
+        drafter = None
+        if "drafter_page_table" in device:
+            drafter = AttentionMetadata(
+                device["drafter_slot_mapping"][:rows],
+                device["drafter_page_table"][:requests],
+                q_start,
+                kv_len,
+            )
+        sampling = SamplingInputs(
+            device["temperature"][:sampled],
+            device["top_p"][:sampled],
+            device["seed"][:sampled],
+            device["sample_position"][:sampled],
+        )
+        return StepInputs(step, drafter, sampling)
+
+
+def _classes(shape: PlanShape) -> Classes:
+    """The slices of the three classes, one after another."""
+    drafted_rows = shape.drafted * shape.window
+    decode_rows, decode = drafted_rows + shape.decode, shape.drafted + shape.decode
+    return Classes(
+        drafted=Rows(slice(0, drafted_rows), slice(0, shape.drafted)),
+        decode=Rows(slice(drafted_rows, decode_rows), slice(shape.drafted, decode)),
+        prefill=Rows(slice(decode_rows, shape.num_rows), slice(decode, shape.num_requests)),
+    )

@@ -1,0 +1,223 @@
+"""One step as the scheduler decided it, and what runs it.
+
+The border between policy and computation: a `Plan` holds no tensor, a `Runner` decides nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ocrquant.engine.pools import Copies
+from ocrquant.engine.request import Request
+
+__all__ = ["Chunk", "Plan", "PlanShape", "Restore", "Runner", "Sampled", "Snapshot", "Tables", "Window"]
+
+
+class Snapshot(Protocol):
+    """A state kept by the runner; opaque but for its size."""
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that it takes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Rows of one request to verify: its last known token, then drafted ones.
+
+    Attributes:
+        request: All of its known tokens but the last are computed.
+        drafts: Tokens after the last known one.
+    """
+
+    request: Request
+    drafts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Known tokens of one request to compute: a part of its prompt, and of its answer after a preemption.
+
+    Attributes:
+        request: Its first `start` tokens are computed.
+        start: First token of the part.
+        num_rows: Tokens of the part.
+        samples: Whether the part reaches the last known token, so that a new one is sampled after it.
+    """
+
+    request: Request
+    start: int
+    num_rows: int
+    samples: bool
+
+    @property
+    def end(self) -> int:
+        """Token after the part."""
+        return self.start + self.num_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Page tables of all slots on the host, int32 [state rows, pages per request]; rows by slot.
+
+    Attributes:
+        kv: Of the target.
+        drafter: Of the drafter; None without one.
+    """
+
+    kv: npt.NDArray[np.int32]
+    drafter: npt.NDArray[np.int32] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """A kept state to put into a slot before the step."""
+
+    slot: int
+    snapshot: Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class PlanShape:
+    """The counts that fix every shape of a step.
+
+    Attributes:
+        drafted: Requests with a window.
+        window: Rows of each window; 0 without windows.
+        decode: Requests with one row.
+        prefill_rows: Rows of all chunks.
+        prefill: Chunks.
+        logit_rows: Rows whose logits are wanted.
+        images: Whether a row stands for a part of an image.
+    """
+
+    drafted: int
+    window: int
+    decode: int
+    prefill_rows: int
+    prefill: int
+    logit_rows: int
+    images: bool
+
+    @property
+    def num_rows(self) -> int:
+        """All rows of the step."""
+        return self.drafted * self.window + self.decode + self.prefill_rows
+
+    @property
+    def num_requests(self) -> int:
+        """All requests of the step."""
+        return self.drafted + self.decode + self.prefill
+
+    @property
+    def graph_key(self) -> tuple[int, int, int] | None:
+        """Names a step whose program can be captured and replayed: without prompts it fixes all shapes.
+
+        Made of the classes' counts. The length of a request's rows never decides: a part of a prompt as long
+        as a window is not a window.
+        """
+        return None if self.prefill else (self.drafted, self.window, self.decode)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one step computes, in the order of its rows: windows, then single rows, then chunks.
+
+    Sampled, in this order: every row of every window, every single row, and the last row of every chunk with
+    `samples`; chunks without come last.
+
+    Attributes:
+        drafted: Windows to verify, all of one length.
+        decode: Requests whose last known token is computed, one row each.
+        prefill: Parts of known tokens.
+        tables: Where the pages of each slot are; valid until the scheduler is asked again.
+        copies: Pages to copy before the step, one after another.
+        restores: States to restore before the step, after the copies.
+        encode: Requests whose images have to be encoded before the step, all in one pass. The runner keeps
+            what comes out until it is told to forget the request.
+        forget: Requests that were preempted: their encoded images are needed no more.
+    """
+
+    drafted: tuple[Window, ...]
+    decode: tuple[Request, ...]
+    prefill: tuple[Chunk, ...]
+    tables: Tables
+    copies: tuple[Copies, ...] = ()
+    restores: tuple[Restore, ...] = ()
+    encode: tuple[Request, ...] = ()
+    forget: tuple[Request, ...] = ()
+    shape: PlanShape = field(init=False)
+
+    def __post_init__(self) -> None:
+        window = 1 + len(self.drafted[0].drafts) if self.drafted else 0
+        assert all(1 + len(w.drafts) == window for w in self.drafted), "windows have one length"
+        assert sorted(self.prefill, key=lambda c: not c.samples) == list(self.prefill), "sampled chunks first"
+        shape = PlanShape(
+            drafted=len(self.drafted),
+            window=window,
+            decode=len(self.decode),
+            prefill_rows=sum(chunk.num_rows for chunk in self.prefill),
+            prefill=len(self.prefill),
+            logit_rows=len(self.drafted) * window + len(self.decode) + sum(c.samples for c in self.prefill),
+            images=any(c.request.prompt.image_runs(c.start, c.end) for c in self.prefill),
+        )
+        object.__setattr__(self, "shape", shape)
+
+    @property
+    def sampled(self) -> list[Request]:
+        """The requests of the sampled rows that are not in windows, in the order of their tokens."""
+        return [*self.decode, *(chunk.request for chunk in self.prefill if chunk.samples)]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """The only things that a step reads back from the device.
+
+    Attributes:
+        tokens: int32 [M], a token for each sampled row, in the order of the plan.
+        gaps: float32 [M], largest minus second largest logit.
+    """
+
+    tokens: npt.NDArray[np.int32]
+    gaps: npt.NDArray[np.float32]
+
+
+class Runner(Protocol):
+    """What computes a step.
+
+    Calls of one step, in this order: `forget`, `copy_pages`, `restore`, `run`, `snapshot`, `forget`.
+    """
+
+    @property
+    def page_bytes(self) -> int:
+        """Memory of one page of every paged cache, all layers."""
+        ...
+
+    def run(self, plan: Plan) -> Sampled:
+        """Encodes images, computes all rows of a plan and samples.
+
+        Args:
+            plan: With at least one row. Nothing of it may be read after the call has returned.
+        """
+        ...
+
+    def copy_pages(self, copies: tuple[Copies, ...]) -> None:
+        """Copies pages in every layer, one after another."""
+        ...
+
+    def snapshot(self, slot: int) -> Snapshot:
+        """Keeps the state of a slot: every recurrent layer, with anything that is not folded into it yet."""
+        ...
+
+    def restore(self, slot: int, snapshot: Snapshot) -> None:
+        """Puts a kept state into a slot; the snapshot stays usable."""
+        ...
+
+    def forget(self, request: Request) -> None:
+        """Drops the encoded images of a request, if there are any."""
+        ...

@@ -1,0 +1,150 @@
+"""One request on its way through the engine, and what its caller gets back.
+
+Knows tokens, counts and states; the scheduler moves it on. Holds no tensor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from ocrquant.engine.pools import Holding
+from ocrquant.engine.prompt import Prompt
+from ocrquant.engine.sampling import SamplingParams
+
+__all__ = ["FinishReason", "Request", "RequestOutput", "RequestResult", "RequestState"]
+
+
+class RequestState(Enum):
+    """Where a request is."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    PREEMPTED = "preempted"
+    FINISHED = "finished"
+    CANCELLED = "cancelled"
+
+
+class FinishReason(StrEnum):
+    """Why an answer ended."""
+
+    END = "end"
+    """The model's end token."""
+    STOP = "stop"
+    """One of the request's stop strings."""
+    LENGTH = "length"
+    """The request's own limit of tokens."""
+    POSITIONS = "positions"
+    """The longest sequence that the model or the engine has room for."""
+    LOOP = "loop"
+    """One phrase over and over."""
+    CANCELLED = "cancelled"
+    """The caller's wish."""
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A request; the same object from submission to its last output.
+
+    Attributes:
+        id: The caller's name for it.
+        number: Counts submissions: a smaller number is an older request.
+        prompt: What is asked.
+        sampling: How tokens are chosen.
+        limit: Most tokens of the answer once the longest sequence is taken into account.
+        state: Where it is.
+        output_ids: The answer so far, an end token left out.
+        gaps: For each token of `output_ids` how far the largest logit was above the second.
+        num_generated: Tokens generated, an end token counted.
+        num_computed: First tokens of prompt and answer whose keys, values and state are in the pools.
+        holding: Its slot and pages while it runs.
+        num_cached: Tokens that the prefix cache gave when it last entered.
+        num_preemptions: How often it lost its pages.
+        images_encoded: Whether the runner keeps its encoded images.
+        finish_reason: Why it ended; None before.
+    """
+
+    id: str
+    number: int
+    prompt: Prompt
+    sampling: SamplingParams
+    limit: int
+    state: RequestState = RequestState.WAITING
+    output_ids: list[int] = field(default_factory=list)
+    gaps: list[float] = field(default_factory=list)
+    num_generated: int = 0
+    num_computed: int = 0
+    holding: Holding | None = None
+    num_cached: int = 0
+    num_preemptions: int = 0
+    images_encoded: bool = False
+    finish_reason: FinishReason | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens known: the prompt and the answer so far."""
+        return len(self.prompt.tokens) + len(self.output_ids)
+
+    @property
+    def slot(self) -> int:
+        """Its state slot while it runs."""
+        assert self.holding is not None, "only a running request has a slot"
+        return self.holding.slot
+
+    def tokens(self, start: int, end: int) -> npt.NDArray[np.int32]:
+        """int32 [end - start], known tokens by their place in the sequence."""
+        length = len(self.prompt.tokens)
+        if end <= length:
+            return self.prompt.tokens[start:end]
+        answer = np.array(self.output_ids[max(start - length, 0) : end - length], np.int32)
+        return np.concatenate([self.prompt.tokens[start:], answer]) if start < length else answer
+
+
+@dataclass(frozen=True, slots=True)
+class RequestResult:
+    """A request that is over.
+
+    Attributes:
+        finish_reason: Why it ended.
+        text: The whole answer.
+        ids: All its tokens, an end token left out. With a stop string they may reach beyond the text.
+        gaps: For each token of `ids` how far the largest logit was above the second.
+        num_generated: Tokens generated, an end token counted.
+        num_prompt_tokens: Length of the prompt.
+        num_cached: Tokens that the prefix cache gave when the request last entered.
+        num_preemptions: How often it had to give its pages back.
+    """
+
+    finish_reason: FinishReason
+    text: str
+    ids: tuple[int, ...]
+    gaps: tuple[float, ...]
+    num_generated: int
+    num_prompt_tokens: int
+    num_cached: int
+    num_preemptions: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOutput:
+    """What one step gave one request.
+
+    Attributes:
+        id: The request.
+        new_ids: Tokens of this step, an end token left out.
+        new_text: Text that is certain by now: no half character, no beginning of a stop string.
+        result: The whole answer once it is over; None while it goes on.
+    """
+
+    id: str
+    new_ids: tuple[int, ...]
+    new_text: str
+    result: RequestResult | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing more comes."""
+        return self.result is not None
