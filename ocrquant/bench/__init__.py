@@ -1,0 +1,1 @@
+"""Measurements: arms interleaved, medians with intervals, the machine's own ceiling beside them."""

@@ -1,0 +1,66 @@
+"""What the engine asks of the machine that computes: memory, one upload and one read-back a step, captures.
+
+The border behind which a GPU differs from a CPU. Knows no model, request or step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ocrquant import env
+from ocrquant.kernels.extension import extension
+from ocrquant.kernels.program import capture
+
+__all__ = ["Device"]
+
+NATIVE_DTYPES = (torch.bfloat16,)
+"""Dtypes of activations that the native ops compute in; only native ops can be captured."""
+
+
+class Device:
+    """A CPU or a GPU.
+
+    Args:
+        torch_device: Where tensors live.
+        dtype: Of activations.
+
+    Attributes:
+        torch_device: Where tensors live.
+        dtype: Of activations.
+        can_capture: Whether a step can be recorded and replayed.
+    """
+
+    def __init__(self, torch_device: torch.device, dtype: torch.dtype) -> None:
+        self.torch_device = torch_device
+        self.dtype = dtype
+        is_native = torch_device.type == "cpu" and dtype in NATIVE_DTYPES and env.kernels() != "reference"
+        self.can_capture = is_native and extension() is not None
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:
+        """Memory that is not initialised, in the dtype of activations when none is named."""
+        return torch.empty(shape, dtype=dtype or self.dtype, device=self.torch_device)
+
+    def upload(self, host: Tensor, target: Tensor) -> None:
+        """Copies a host tensor into a device tensor of the same shape and type, without waiting on a GPU."""
+        target.copy_(host, non_blocking=True)
+
+    def read_back(self, *tensors: Tensor) -> list[npt.NDArray[Any]]:
+        """Waits for the device and copies tensors to the host."""
+        return [tensor.to("cpu", copy=True).numpy() for tensor in tensors]
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        """What does `work` again whenever it is called; where nothing can be captured, `work` itself.
+
+        Args:
+            work: Launches native ops on memory that stays where it is; nothing else in it is repeated.
+        """
+        if not self.can_capture:
+            return work
+        with capture(work) as program:
+            work()
+        return program.run
