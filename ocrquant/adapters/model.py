@@ -21,10 +21,10 @@ from ocrquant.adapters.decoding import greedy
 from ocrquant.adapters.devices import resolve_device
 from ocrquant.adapters.encoding import Encoded, PageEncoder, PageInput
 from ocrquant.adapters.headers import model_folder, read_model_map
-from ocrquant.adapters.prompts import prompts_for
 from ocrquant.adapters.qwen3_5_modules import use_lean_modules
 from ocrquant.adapters.structure import ModelMap
 from ocrquant.errors import ModelError
+from ocrquant.prompts import prompts_for
 
 __all__ = [
     "DocumentModel",

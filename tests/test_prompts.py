@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ocrquant.adapters.prompts import GENERAL_PROMPTS, KINDS, PICO_PROMPTS, prompts_for
 from ocrquant.errors import RecipeError
 from ocrquant.pico.tokenizer import PROMPTS
+from ocrquant.prompts import FAMILY_PROMPTS, GENERAL_PROMPTS, KINDS, PICO_PROMPTS, prompts_for
 
 
 def test_pico_is_asked_what_it_was_trained_on():
@@ -28,3 +28,9 @@ def test_recipe_overrides_one_kind():
 def test_wrong_override(wrong):
     with pytest.raises(RecipeError, match="model.prompts"):
         prompts_for([], wrong)
+
+
+def test_family_with_instructions_of_its_own():
+    assert prompts_for([], model_type="paddleocr_vl") == dict.fromkeys(KINDS, "OCR:")
+    assert all(set(prompts) == set(KINDS) for prompts in FAMILY_PROMPTS.values())
+    assert prompts_for([], {"block": "Table Recognition:"}, model_type="paddleocr_vl")["line"] == "OCR:"

@@ -1,6 +1,7 @@
 """What a model is asked to do with a page of each kind.
 
 Knows instructions; knows no tokens but the question whether a tokenizer has one for a whole instruction.
+Lies below every part that asks a model: the Hugging Face side and the runtime ask the same.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Container, Mapping
 
 from ocrquant.errors import RecipeError
 
-__all__ = ["GENERAL_PROMPTS", "KINDS", "PICO_PROMPTS", "prompts_for"]
+__all__ = ["FAMILY_PROMPTS", "GENERAL_PROMPTS", "KINDS", "PICO_PROMPTS", "prompts_for"]
 
 KINDS = ("line", "block", "page")
 
@@ -27,8 +28,13 @@ PICO_PROMPTS: Mapping[str, str] = {
 }
 """Instructions of pico, each one token of its vocabulary; it was never shown whole pages."""
 
+FAMILY_PROMPTS: Mapping[str, Mapping[str, str]] = {"paddleocr_vl": dict.fromkeys(KINDS, "OCR:")}
+"""Instructions by ``model_type`` of a family that was trained on a fixed few, as its model card states."""
 
-def prompts_for(vocabulary: Container[str], overrides: Mapping[str, str] | None = None) -> dict[str, str]:
+
+def prompts_for(
+    vocabulary: Container[str], overrides: Mapping[str, str] | None = None, *, model_type: str = ""
+) -> dict[str, str]:
     """Kind of page -> instruction.
 
     A tokenizer with whole instructions among its tokens belongs to a model that knows no others.
@@ -36,11 +42,13 @@ def prompts_for(vocabulary: Container[str], overrides: Mapping[str, str] | None 
     Args:
         vocabulary: All tokens of the tokenizer.
         overrides: What the recipe says for some kinds.
+        model_type: Family of the model, for one that answers only to its own instructions.
 
     Raises:
         RecipeError: A kind that does not exist, or an empty instruction.
     """
     default = PICO_PROMPTS if all(p in vocabulary for p in PICO_PROMPTS.values()) else GENERAL_PROMPTS
+    default = FAMILY_PROMPTS.get(model_type, default)
     for kind, prompt in (overrides or {}).items():
         if kind not in KINDS or not prompt.strip():
             expected = f"a text for one of {', '.join(KINDS)}"
