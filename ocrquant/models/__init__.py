@@ -6,18 +6,23 @@ requests, schedules, or Hugging Face's model classes.
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from ocrquant.models.spec import AttentionSpec, ModelSpec, StateSpec, VisionSpec
-from ocrquant.models.step import (
-    AttentionMetadata,
-    Caches,
-    Classes,
-    DeltaInputs,
-    Model,
-    Rows,
-    StateLayers,
-    StateMetadata,
-    Step,
-)
+
+if TYPE_CHECKING:
+    from ocrquant.models.step import (
+        AttentionMetadata,
+        Caches,
+        Classes,
+        DeltaInputs,
+        Model,
+        Rows,
+        StateLayers,
+        StateMetadata,
+        Step,
+    )
 
 __all__ = [
     "AttentionMetadata",
@@ -34,3 +39,10 @@ __all__ = [
     "Step",
     "VisionSpec",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # A worker process that encodes pages imports this package and must not load torch.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.step"), name)
