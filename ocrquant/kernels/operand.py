@@ -88,15 +88,15 @@ class Operand:
         cut = {n: t if t is None or n == "encode_scale" else t[:count] for n, t in parts.items()}
         return Operand(**cut)
 
-    def check(self, contract: Contract, name: str = "out") -> None:
-        """Checks every form against the symbols R and w of a contract.
+    def check(self, contract: Contract, name: str = "out", dtype: torch.dtype | None = None) -> None:
+        """Checks every form against the symbols R and w of a contract; `dtype` is that of the plain form.
 
         Raises:
             ShapeError: A form has another shape or dtype, a part of a form is missing, or there is none.
         """
         byte, sizes = torch.uint8, contract.sizes
         if self.plain is not None:
-            contract.tensor(f"{name}.plain", self.plain, "R w", None)
+            contract.tensor(f"{name}.plain", self.plain, "R w", dtype)
         if self.fp8 is not None:
             contract.tensor(f"{name}.fp8", self.fp8, "R w", byte)
             contract.require(self.fp8_scale is not None, f"{name}.fp8_scale", "a tensor", None)

@@ -1,0 +1,18 @@
+// (x - mean) / sqrt(var + eps) * weight + bias in float32, rounded once; the variance is that of the centred row.
+#include "common/produce.h"
+#include "layer_norm/args.h"
+
+namespace ocrquant::OCRQUANT_ISA {
+
+void layer_norm(const LayerNormArgs& a) {
+    for_rows(a.rows, a.width, [&](int64_t r) {
+        const uint16_t* const x = a.x + r * a.x_stride;
+        const float mean = sum(x, a.width, [](F32 v) { return v; }) / float(a.width);
+        const float squares = sum(x, a.width, [mean](F32 v) { return (v - mean) * (v - mean); });
+        const float scale = 1.0f / __builtin_sqrtf(squares / float(a.width) + a.eps);
+        const auto normed = [mean, scale](F32 v, F32 w, F32 b) { return (v - mean) * scale * w + b; };
+        map(a.out + r * a.out_stride, a.width, normed, x, a.weight, a.bias);
+    });
+}
+
+}  // namespace ocrquant::OCRQUANT_ISA
