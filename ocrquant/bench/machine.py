@@ -61,7 +61,8 @@ def describe_machine() -> dict[str, object]:
 def _processor() -> str:
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
-    fields = dict(map(str.strip, line.split(":", 1)) for line in lines if ":" in line)
+    pairs = (line.split(":", 1) for line in lines if ":" in line)
+    fields = {name.strip(): value.strip() for name, value in pairs}
     model = " ".join(f"{name} {fields[key]}" for name, key in _MODEL_FIELDS.items() if key in fields)
     return f"{fields.get('model name', platform.processor() or platform.machine())} ({model})"
 
