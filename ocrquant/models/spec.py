@@ -80,8 +80,8 @@ class ModelSpec:
         position_axes: Axes of a position: 3 for time, height and width.
         attention: Layers with keys and values.
         state: Layers with a recurrent state; None where there are none.
-        vision: How images become tokens.
-        image_token_id: Token whose embedding is an image's.
+        vision: How images become tokens; None for a model of text alone.
+        image_token_id: Token whose embedding is an image's; None for a model of text alone.
     """
 
     architecture: str
@@ -91,5 +91,5 @@ class ModelSpec:
     position_axes: int
     attention: AttentionSpec
     state: StateSpec | None
-    vision: VisionSpec
-    image_token_id: int
+    vision: VisionSpec | None
+    image_token_id: int | None

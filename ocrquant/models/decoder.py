@@ -1,0 +1,251 @@
+"""The decoder that all families share: embedding, layers, final norm and head over the rows of one step.
+
+A step touches buffers that ``reserve`` made and the caches that it is given, calls ops and nothing else; what
+a tensor holds is never read here. So the ops of a step can be recorded once and replayed. Knows that a layer
+is norm, mixer, norm, MLP. Does not know which family it is, or what mixes the rows of a layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ocrquant.errors import ModelError
+from ocrquant.kernels.embed import embed
+from ocrquant.models.layers.linear import Activations, Linear, LinearFactory, LinearRecord
+from ocrquant.models.layers.mlp import Mlp
+from ocrquant.models.layers.norm import NormRule, RmsNorm
+from ocrquant.models.layers.rotary import Rotary
+from ocrquant.models.spec import ModelSpec
+from ocrquant.models.step import Caches, Step
+from ocrquant.models.weights import WeightReader, WeightSource
+from ocrquant.models.workspace import OperandSlot, Scratch, Workspace
+
+__all__ = ["HEAD", "NORMED", "Build", "Decoder", "DecoderLayer", "Head", "Mixer", "Vision"]
+
+NORMED = "normed"
+"""Operand that mixers and MLPs read: the residual stream behind a norm."""
+
+HEAD = "lm_head"
+
+_HEAD_INPUT = "head.input"
+
+
+class Mixer(Protocol):
+    """What mixes the rows of a request: attention or a recurrence."""
+
+    def __call__(self, scratch: Scratch, step: Step, caches: Caches, out: Tensor) -> None:
+        """Reads the operand ``NORMED``, writes [R, hidden], moves its caches on."""
+        ...
+
+
+class Vision(Protocol):
+    """A vision tower."""
+
+    def encode(self, pixels: Tensor, grids: Sequence[tuple[int, int, int]]) -> Tensor:
+        """See ``models.step.Model.encode_images``."""
+        ...
+
+
+class Build:
+    """What the parts of a model are made from.
+
+    Args:
+        weights: The checkpoint.
+        dtype: Dtype of activations.
+        device: Where everything goes.
+        activations: Whether activations are quantized as the checkpoint asks.
+    """
+
+    def __init__(
+        self, weights: WeightSource, dtype: torch.dtype, device: torch.device, activations: Activations
+    ) -> None:
+        self.reader = WeightReader(weights, dtype, device)
+        self.workspace = Workspace(dtype, device)
+        self.linears = LinearFactory(self.reader, self.workspace, activations)
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderLayer:
+    """One layer: norm, mixer, norm, MLP, each half added to the residual stream.
+
+    Attributes:
+        input_norm: Before the mixer.
+        mixer_input: What the mixer's products read.
+        mixer: Attention or a recurrence.
+        post_norm: Before the MLP.
+        mlp_input: What the MLP's products read.
+        mlp: The MLP.
+    """
+
+    input_norm: RmsNorm
+    mixer_input: OperandSlot
+    mixer: Mixer
+    post_norm: RmsNorm
+    mlp_input: OperandSlot
+    mlp: Mlp
+
+
+class Head:
+    """Final norm and output head, on the rows whose logits are wanted.
+
+    Args:
+        build: What to make it from.
+        norm: Name of the final norm.
+        hidden: Width of the residual stream.
+        eps: Of the norm.
+        rule: Of the norm.
+        product: The output product, which reads ``Head.OPERAND``.
+    """
+
+    OPERAND = _HEAD_INPUT
+
+    def __init__(
+        self, build: Build, norm: str, hidden: int, eps: float, rule: NormRule, product: Linear
+    ) -> None:
+        self._norm = RmsNorm(build.reader, norm, hidden, eps, rule)
+        self._product = product
+        self._operand = build.linears.operand(self.OPERAND, hidden, product)
+        self._stream = build.workspace.slot("head.stream", hidden)
+        self._delta = build.workspace.slot("head.delta", hidden)
+
+    def __call__(self, scratch: Scratch, stream: Tensor, delta: Tensor, rows: Tensor, logits: Tensor) -> None:
+        """Picks rows, adds the last sublayer's output, norms and multiplies.
+
+        Args:
+            scratch: As many rows as logits.
+            stream: [R, hidden], the residual stream.
+            delta: [R, hidden], output of the last sublayer.
+            rows: int32, the rows that are wanted.
+            logits: float32 [wanted rows, vocab], written.
+        """
+        picked, picked_delta = scratch.rows(self._stream), scratch.rows(self._delta)
+        embed(stream, rows, picked)
+        embed(delta, rows, picked_delta)
+        self._norm(picked, scratch.operand(self._operand), picked_delta)
+        self._product(scratch, logits)
+
+
+def tied_or_own_head(build: Build, table: Tensor, *, tied: bool) -> Linear:
+    """The output product: of the embedding's weight where the model ties both, of its own otherwise.
+
+    Args:
+        build: What to make it from.
+        table: [vocab, hidden], the embedding.
+        tied: What the configuration says.
+
+    Raises:
+        ModelError: The head is missing, or is there and differs from the embedding that it should equal.
+    """
+    if not tied:
+        return build.linears.make(HEAD, _HEAD_INPUT, [(HEAD, table.shape[0])], table.shape[1])
+    name = f"{HEAD}.weight"
+    if build.reader.has(name) and not torch.equal(build.reader.take(name, table.shape), table):
+        raise ModelError(
+            name,
+            expected="the weight of the embedding, since tie_word_embeddings is true",
+            given="another one",
+            fix="set tie_word_embeddings to false, or take the weights that belong to this configuration",
+        )
+    return build.linears.of_weights(HEAD, _HEAD_INPUT, [(HEAD, table)], {})
+
+
+class Decoder:
+    """A model as ``models.step.Model`` describes it; made by the modules of ``models.families``.
+
+    Args:
+        spec: Its sizes.
+        build: What its parts were made from.
+        table: [vocab, hidden], the embedding.
+        rotary: Rotary positions of its attention layers.
+        layers: Its layers.
+        head: Final norm and output head.
+        vision: Its vision tower; None for a model of text alone.
+        kv_scales: Decode scales (key, value) of each attention layer's cache; None for caches without codes.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        build: Build,
+        *,
+        table: Tensor,
+        rotary: Rotary,
+        layers: Sequence[DecoderLayer],
+        head: Head,
+        vision: Vision | None,
+        kv_scales: Sequence[tuple[float, float]] | None,
+    ) -> None:
+        self.spec = spec
+        self.kv_scales = kv_scales
+        self._records = tuple(build.linears.records)
+        self._ignored = dict(build.reader.ignored)
+        self._workspace = build.workspace
+        self._table = table
+        self._rotary = rotary
+        self._layers = tuple(layers)
+        self._head = head
+        self._vision = vision
+        self._stream = build.workspace.slot("stream", spec.hidden)
+        self._delta = build.workspace.slot("delta", spec.hidden)
+
+    @property
+    def linears(self) -> Sequence[LinearRecord]:
+        """What the checkpoint asks of each linear and what runs; see ``layers.linear.records_table``."""
+        return self._records
+
+    @property
+    def ignored(self) -> Mapping[str, str]:
+        """Tensors of the checkpoint that the model leaves, with the reason."""
+        return self._ignored
+
+    @property
+    def max_rows(self) -> int:
+        """Most rows of a step."""
+        return self._workspace.max_rows
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Bytes of all scratch buffers."""
+        return self._workspace.num_bytes
+
+    def reserve(self, max_rows: int) -> None:
+        """Makes the scratch buffers anew, for steps of at most ``max_rows`` rows."""
+        self._workspace.reserve(max_rows)
+
+    def encode_images(self, pixels: Tensor, grids: Sequence[tuple[int, int, int]]) -> Tensor:
+        """See ``models.step.Model``.
+
+        Raises:
+            ModelError: The model has no vision tower.
+        """
+        if self._vision is None:
+            fix = "take a model with a vision_config"
+            raise ModelError("image", expected="a vision tower", given="none", fix=fix)
+        return self._vision.encode(pixels, grids)
+
+    @torch.inference_mode()
+    def forward(self, step: Step, caches: Caches, images: Tensor | None, logits: Tensor) -> None:
+        """See ``models.step.Model``.
+
+        Raises:
+            ShapeError: The step has more rows than were reserved, or an op refuses an argument.
+        """
+        scratch = self._workspace.view(step.tokens.shape[0])
+        stream, sublayer = scratch.rows(self._stream), scratch.rows(self._delta)
+        embed(self._table, step.tokens, stream, images, step.image_index)
+        self._rotary(step.positions, scratch)
+        delta: Tensor | None = None
+        for layer in self._layers:
+            layer.input_norm(stream, scratch.operand(layer.mixer_input), delta)
+            layer.mixer(scratch, step, caches, sublayer)
+            layer.post_norm(stream, scratch.operand(layer.mlp_input), sublayer)
+            layer.mlp(scratch, sublayer)
+            delta = sublayer
+        num_wanted = step.logit_rows.shape[0]
+        if num_wanted:  # none where a step only reads a part of a prompt
+            self._head(self._workspace.view(num_wanted), stream, sublayer, step.logit_rows, logits)

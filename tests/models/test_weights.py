@@ -1,0 +1,153 @@
+"""Every tensor is taken once or left with a reason; what is missing, odd or misshapen is refused by name."""
+
+import pytest
+import torch
+
+from ocrquant.errors import ModelError
+from ocrquant.formats import fp8
+from ocrquant.formats.weights import FP8Weight
+from ocrquant.models.registry import build_model
+from ocrquant.models.weights import MappingSource, WeightReader
+from tests.models import reference
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    """Configuration and tensors of the text side of a tied model."""
+    model = reference.make("qwen3_5", torch.float32, tied=True)
+    config = model.config.to_dict()
+    del config["vision_config"]
+    tensors = {n: t for n, t in model.state_dict().items() if "visual" not in n and n != "lm_head.weight"}
+    return config, tensors
+
+
+def build(config, tensors, **parts):
+    return build_model(config, MappingSource(tensors, **parts), torch.float32, CPU, max_rows=4)
+
+
+def fp8_weight(weight):
+    scale = fp8.weight_decode_scale(weight, "channel")
+    return FP8Weight(codes=fp8.encode(weight, scale), decode_scale=scale)
+
+
+def test_every_tensor_is_needed(tiny):
+    config, tensors = tiny
+    build(config, tensors)
+    for name in tensors:
+        left = {other: tensor for other, tensor in tensors.items() if other != name}
+        with pytest.raises(ModelError, match=f"missing tensor: expected {name}"):
+            build(config, left)
+
+
+def test_every_shape_is_checked(tiny):
+    config, tensors = tiny
+    for name, tensor in tensors.items():
+        with pytest.raises(ModelError, match=f"{name}: expected shape"):
+            build(config, {**tensors, name: torch.cat([tensor, tensor])})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model.language_model.layers.0.mlp.gate_proj.bias",
+        "model.language_model.layers.9.input_layernorm.weight",
+        "model.visual.pos_embed.weight",
+        "model.language_model.layers.0.mlp.gate_proj.weight_zero_point",
+        "model.language_model.layers.0.linear_attn.k_scale",
+        "mtps.weight",
+    ],
+)
+def test_an_odd_tensor_is_refused(tiny, name):
+    config, tensors = tiny
+    with pytest.raises(ModelError, match=f"unexpected tensors: .*{name}"):
+        build(config, {**tensors, name: torch.zeros(4)})
+
+
+def test_many_odd_tensors_are_counted(tiny):
+    config, tensors = tiny
+    odd = {f"odd.{number}": torch.zeros(1) for number in range(9)}
+    with pytest.raises(ModelError, match=r"odd\.0, .*odd\.4 and 4 more"):
+        build(config, {**tensors, **odd})
+
+
+def test_a_misshapen_quantized_weight_is_refused(tiny):
+    config, tensors = tiny
+    name = "model.language_model.layers.0.mlp.down_proj"
+    left = {other: tensor for other, tensor in tensors.items() if other != f"{name}.weight"}
+    build(config, left, quantized={name: fp8_weight(tensors[f"{name}.weight"])})
+    with pytest.raises(ModelError, match=f"{name}.weight: expected shape"):
+        build(config, left, quantized={name: fp8_weight(torch.ones(8, 16))})
+
+
+def test_an_embedding_or_conv_cannot_be_quantized(tiny):
+    config, tensors = tiny
+    name = "model.language_model.embed_tokens"
+    weight = tensors[f"{name}.weight"]
+    with pytest.raises(ModelError, match=f"{name}.weight: expected an unquantized weight"):
+        build(config, tensors, quantized={name: fp8_weight(weight)})
+
+
+def test_mtp_heads_are_left_with_a_reason(tiny):
+    config, tensors = tiny
+    model = build(config, {**tensors, "mtp.fc.weight": torch.zeros(2, 2)})
+    assert list(model.ignored) == ["mtp.fc.weight"]
+    assert "draft" in model.ignored["mtp.fc.weight"]
+
+
+def test_a_tied_head_must_equal_the_embedding(tiny):
+    config, tensors = tiny
+    table = tensors["model.language_model.embed_tokens.weight"]
+    build(config, {**tensors, "lm_head.weight": table.clone()})
+    with pytest.raises(ModelError, match="lm_head.weight: expected the weight of the embedding"):
+        build(config, {**tensors, "lm_head.weight": table + 1})
+
+
+ATTENTION = "model.language_model.layers.3.self_attn"
+
+
+def test_scales_of_caches_are_handed_on(tiny):
+    config, tensors = tiny
+    assert build(config, tensors).kv_scales is None
+    assert build(config, tensors, kv_scales={ATTENTION: (0.25, 0.5)}).kv_scales == ((0.25, 0.5),)
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_scale_of_a_cache_is_a_positive_number(tiny, scale):
+    config, tensors = tiny
+    with pytest.raises(ModelError, match=f"cache of {ATTENTION}"):
+        build(config, tensors, kv_scales={ATTENTION: (0.25, scale)})
+
+
+def test_scales_of_a_cache_that_is_none_are_refused(tiny):
+    config, tensors = tiny
+    with pytest.raises(ModelError, match=r"unexpected tensors: .*layers.2.self_attn.k_scale"):
+        build(config, tensors, kv_scales={"model.language_model.layers.2.self_attn": (1.0, 1.0)})
+
+
+def test_scales_are_for_all_caches_or_none():
+    source = MappingSource({}, kv_scales={"a": (1.0, 1.0)})
+    with pytest.raises(ModelError, match="b: expected scales of its FP8 cache"):
+        WeightReader(source, torch.float32, CPU).kv_scales(["a", "b"])
+
+
+def test_nothing_is_taken_twice():
+    reader = WeightReader(MappingSource({"a.weight": torch.ones(2)}), torch.float32, CPU)
+    reader.take("a.weight", (2,))
+    with pytest.raises(ModelError, match="taken once"):
+        reader.take("a.weight", (2,))
+
+
+def test_codes_without_scales_are_refused():
+    reader = WeightReader(MappingSource({"a.weight": torch.ones(2, dtype=torch.uint8)}), torch.float32, CPU)
+    with pytest.raises(ModelError, match="a.weight: expected a float tensor"):
+        reader.take("a.weight", (2,))
+
+
+@pytest.mark.parametrize("value", [None, 0.0, float("inf")])
+def test_a_global_input_scale_is_a_positive_number(value):
+    scales = {} if value is None else {"a": torch.tensor([value])}
+    reader = WeightReader(MappingSource({}, input_encode_scales=scales), torch.float32, CPU)
+    with pytest.raises(ModelError, match="global scale of the input of a"):
+        reader.input_encode_scale("a")
