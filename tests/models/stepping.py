@@ -9,6 +9,7 @@ from ocrquant.kernels.gated_delta_rows import gated_delta_rows
 from ocrquant.models.step import AttentionMetadata, Caches, Classes, Rows, StateMetadata, Step
 
 PAGE_SIZE = 5
+MAX_ROWS = 512
 NO_ROWS = Rows(slice(0, 0), slice(0, 0))
 
 
@@ -19,10 +20,11 @@ class PlainStates:
         shape = (slots, spec.value_heads, spec.key_dim, spec.value_dim)
         # Garbage: whoever starts afresh must not read it.
         self.state = [torch.full(shape, 7.0, dtype=state_dtype) for _ in range(spec.num_layers)]
+        self.mixed = torch.empty(MAX_ROWS, spec.conv_channels, dtype=dtype)
         self.tail = [torch.full((slots, 3, spec.conv_channels), 7.0, dtype=dtype) for _ in self.state]
 
     def advance(self, layer, inputs, meta, out):
-        mixed = torch.empty(inputs.mixed.shape, dtype=inputs.mixed.dtype)
+        mixed = self.mixed[: len(inputs.mixed)]
         where = (meta.q_start, meta.slots, meta.fresh)
         causal_conv(inputs.mixed, inputs.conv_weight, self.tail[layer], *where, mixed)
         state = self.state[layer]
@@ -39,7 +41,7 @@ class Part:
     tokens: torch.Tensor  # [m]
     positions: torch.Tensor  # [3, m]
     image_index: torch.Tensor | None = None  # [m]
-    logits: str = "last"  # or "all"
+    logits: str = "last"  # or "all", or "none"
 
 
 def i32(values):
@@ -76,8 +78,8 @@ class Stepper:
             state=None if state is None else PlainStates(state, self.requests, self.dtype, wide),
         )
 
-    def step(self, parts, images=None):
-        """Logits [wanted rows, vocab] of one step."""
+    def step(self, parts, images=None, keep=None):
+        """Logits [wanted rows, vocab] of one step; `keep` is handed what must outlive it."""
         starts, slot_mapping, wanted, fresh = [0], [], [], []
         for part in parts:
             seen, count = self.lengths.get(part.request, 0), len(part.tokens)
@@ -85,13 +87,12 @@ class Stepper:
                 page = self.pages[part.request, position // PAGE_SIZE].item()
                 slot_mapping.append(page * PAGE_SIZE + position % PAGE_SIZE)
             rows = range(starts[-1], starts[-1] + count)
-            wanted += rows if part.logits == "all" else [rows[-1]]
+            wanted += {"all": rows, "last": rows[-1:], "none": []}[part.logits]
             fresh.append(int(seen == 0))
             starts.append(starts[-1] + count)
             self.lengths[part.request] = seen + count
         requests = [part.request for part in parts]
-        decode = Rows(slice(0, 0), slice(0, 0))
-        classes = Classes(NO_ROWS, decode, Rows(slice(0, starts[-1]), slice(0, len(parts))))
+        classes = Classes(NO_ROWS, NO_ROWS, Rows(slice(0, starts[-1]), slice(0, len(parts))))
         index = None
         if images is not None:
             index = i32(
@@ -118,5 +119,7 @@ class Stepper:
         )
         kind = torch.float64 if self.dtype == torch.float64 else torch.float32
         logits = torch.full((len(wanted), self.model.spec.vocab), torch.nan, dtype=kind)
+        if keep is not None:
+            keep(step, self.caches, images, logits)
         self.model.forward(step, self.caches, images, logits)
         return logits

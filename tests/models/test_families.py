@@ -5,6 +5,9 @@ from itertools import pairwise
 import pytest
 import torch
 
+from ocrquant.kernels.gated_rms_norm import gated_rms_norm
+from ocrquant.kernels.sigmoid_mul import sigmoid_mul
+from ocrquant.models.layers.rotary import contiguous_axes, interleaved_axes
 from tests.models import reference
 from tests.models.stepping import Part, Stepper
 
@@ -70,3 +73,28 @@ def test_chunked_prefill_equals_whole_prefill(case, cuts):
     found = [stepper.step([case.part(a, b)], case.images) for a, b in pairwise(edges)]
     whole = case.stepper().step([case.part()], case.images)
     torch.testing.assert_close(torch.cat(found), whole, rtol=0, atol=1e-12)
+
+
+def swapped_gate(x, qg, out):
+    sigmoid_mul(x, torch.cat(qg.chunk(2, dim=-1)[::-1], -1), out)
+
+
+def late_gate(o, z, weight, eps, out):
+    gated_rms_norm(o, z.flip(0), weight, eps, out)
+
+
+FAULTS = {
+    "axes in sections": ("qwen3_5", "families.qwen3_5.interleaved_axes", contiguous_axes),
+    "axes dealt out": ("paddleocr_vl", "families.paddleocr_vl.contiguous_axes", interleaved_axes),
+    "query for gate": ("qwen3_5", "layers.attention.sigmoid_mul", swapped_gate),
+    "gates of other rows": ("qwen3_5", "layers.gated_delta_net.gated_rms_norm", late_gate),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_planted_faults_are_caught(fault, monkeypatch):
+    family, place, wrong = FAULTS[fault]
+    monkeypatch.setattr(f"ocrquant.models.{place}", wrong)
+    case = Case(family, {})
+    found = case.stepper().step([case.part()], case.images)
+    assert (found - case.expected()).abs().max() > 1e-4
