@@ -7,11 +7,16 @@ from torch import Tensor
 
 from ocrquant.formats.precision import Precision
 from ocrquant.kernels.contract import Contract
+from ocrquant.kernels.linear.native import linear_native
 from ocrquant.kernels.linear.packed import PackedWeight, Weight, pack, unpack
 from ocrquant.kernels.linear.reference import linear_reference
 from ocrquant.kernels.operand import Operand
+from ocrquant.kernels.selection import use_native
 
 __all__ = ["PackedWeight", "Weight", "linear", "pack", "unpack"]
+
+_NATIVE = {True: (torch.bfloat16,), False: (torch.bfloat16, torch.float32)}
+_ANY = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
 
 def linear(x: Operand, weight: PackedWeight, out: Tensor, bias: Tensor | None = None) -> None:
@@ -31,12 +36,15 @@ def linear(x: Operand, weight: PackedWeight, out: Tensor, bias: Tensor | None = 
         contract.require(is_same, "x.plain", weight.dtype, x.plain.dtype)
         dtypes: tuple[torch.dtype, ...] | None = (x.plain.dtype, torch.float32)
     else:
-        dtypes = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+        dtypes = _ANY
     contract.tensor("out", out, "R n", dtypes, strided=True)
     if bias is not None:
         contract.tensor("bias", bias, "n", dtypes)
     contract.require(weight.device == out.device, "weight", f"device {out.device}", weight.device)
-    linear_reference(x, weight, out, bias)
+    # Where plain rows are read their dtype decides, elsewhere that of the result.
+    decisive = x.plain if is_plain and x.plain is not None else out
+    run = linear_native if use_native("linear", decisive, _NATIVE[is_plain]) else linear_reference
+    run(x, weight, out, bias)
 
 
 def _reads_plain(x: Operand, precision: Precision) -> bool:

@@ -2,24 +2,15 @@ import pytest
 import torch
 
 from ocrquant.errors import ShapeError
-from ocrquant.formats import fp8, nvfp4
+from ocrquant.formats import nvfp4
 from ocrquant.formats.precision import Precision
 from ocrquant.formats.weights import FP8Weight
 from ocrquant.kernels.linear import pack, unpack
 from ocrquant.kernels.linear.layout import PANEL
+from tests.kernels.linear.operands import make_weight
 
 BF16, BYTE = torch.bfloat16, torch.uint8
 PRECISIONS = list(Precision)
-
-
-def make_weight(precision, out_features, in_features, seed=0, scale=1.0):
-    weight = torch.randn(out_features, in_features, generator=torch.Generator().manual_seed(seed)) * scale
-    if precision is Precision.BF16:
-        return weight.to(BF16)
-    if precision is Precision.NVFP4:
-        return nvfp4.quantize(weight)
-    decode_scale = fp8.weight_decode_scale(weight, "channel")
-    return FP8Weight(codes=fp8.encode(weight, decode_scale), decode_scale=decode_scale)
 
 
 def bits(weight):

@@ -1,0 +1,122 @@
+// Products of NVFP4 codes with NVFP4 codes.
+#include "linear/nvfp4_tiles.h"
+
+namespace ocrquant::OCRQUANT_ISA {
+
+namespace {
+
+constexpr int64_t ROW_BLOCK = 128;      // rows that meet one decoded chunk
+constexpr int64_t PREPARED = 1024;      // rows prepared at once
+constexpr int64_t MOST_PANELS = 16;     // panels of a task: their sums stay in the second-level cache
+
+enum Slot { rows_slot = 0, sums_slot = 2, weights_slot = 3 };
+
+struct Job {
+    const LinearArgs& args;
+    int64_t panel_bytes;
+    int64_t first_row;  // of the prepared rows
+    int64_t rows;       // prepared
+    const RowBlock* x;  // [chunks][rows][CHUNK_BLOCKS]
+    float alpha;        // reciprocal of the rows' global scale
+};
+
+void tile_rows(int64_t rows, const RowBlock* x, const uint8_t* w, int64_t blocks, float* c) {
+    switch (rows) {
+        case 1: return nvfp4_tile<1>(x, w, blocks, c);
+        case 2: return nvfp4_tile<2>(x, w, blocks, c);
+        case 3: return nvfp4_tile<3>(x, w, blocks, c);
+        case 4: return nvfp4_tile<4>(x, w, blocks, c);
+#if defined(OCRQUANT_WITH_AVX512)
+        case 5: return nvfp4_tile<5>(x, w, blocks, c);
+        case 6: return nvfp4_tile<6>(x, w, blocks, c);
+        case 7: return nvfp4_tile<7>(x, w, blocks, c);
+        case 8: return nvfp4_tile<8>(x, w, blocks, c);
+#endif
+    }
+}
+
+#if defined(OCRQUANT_WITH_AVX2)
+
+void decoded_rows(int64_t rows, const RowBlock* x, const DecodedHalf* w, int64_t blocks, float* c) {
+    switch (rows) {
+        case 1: return decoded_tile<1>(x, w, blocks, c);
+        case 2: return decoded_tile<2>(x, w, blocks, c);
+        case 3: return decoded_tile<3>(x, w, blocks, c);
+        case 4: return decoded_tile<4>(x, w, blocks, c);
+    }
+}
+
+#endif
+
+// All rows of a block over one chunk of one panel, in tiles of nearly equal height.
+void chunk(const RowBlock* x, int64_t rows, const uint8_t* w, int64_t blocks, float* c) {
+    const int64_t tiles = ceil_div(rows, TILE_ROWS);
+#if defined(OCRQUANT_WITH_AVX2)
+    DecodedHalf decoded[2 * CHUNK_BLOCKS];
+    if (tiles > 1) decode_blocks(w, blocks, decoded);
+#endif
+    for (int64_t t = 0; t < tiles; ++t) {
+        const int64_t begin = rows * t / tiles, end = rows * (t + 1) / tiles;
+#if defined(OCRQUANT_WITH_AVX2)
+        if (tiles > 1) {
+            decoded_rows(end - begin, x + begin * CHUNK_BLOCKS, decoded, blocks, c + begin * PANEL);
+            continue;
+        }
+#endif
+        tile_rows(end - begin, x + begin * CHUNK_BLOCKS, w, blocks, c + begin * PANEL);
+    }
+}
+
+void run_task(const Job& job, int64_t begin, int64_t rows, int64_t first_panel, int64_t panels) {
+    const ExactSubnormals guard;
+    float* const sums = static_cast<float*>(scratch(sums_slot, panels * rows * PANEL * int64_t(sizeof(float))));
+    std::memset(sums, 0, size_t(panels * rows * PANEL) * sizeof(float));
+    const int64_t blocks = job.args.in_features / BLOCK;
+    const auto one = [&](int64_t b, int64_t p) {
+        const RowBlock* const x = job.x + b * job.rows + begin * CHUNK_BLOCKS;
+        const uint8_t* const w = job.args.weight + (first_panel + p) * job.panel_bytes + b / GROUP * GROUP_BYTES;
+        chunk(x, rows, w, smaller(CHUNK_BLOCKS, blocks - b), sums + p * rows * PANEL);
+    };
+    if (rows <= TILE_ROWS) {  // one stream over the weights
+        for (int64_t p = 0; p < panels; ++p)
+            for (int64_t b = 0; b < blocks; b += CHUNK_BLOCKS) one(b, p);
+    } else {  // the rows' chunk stays in the second-level cache
+        for (int64_t b = 0; b < blocks; b += CHUNK_BLOCKS)
+            for (int64_t p = 0; p < panels; ++p) one(b, p);
+    }
+    for (int64_t p = 0; p < panels; ++p)
+        for (int64_t r = 0; r < rows; ++r)
+            finish(job.args, sums + (p * rows + r) * PANEL, job.first_row + begin + r, first_panel + p, 1.0f, job.alpha);
+}
+
+void run_rows(const LinearArgs& args, int64_t first_row, int64_t rows, bool serial) {
+    const int64_t blocks = args.in_features / BLOCK, chunks = ceil_div(blocks, CHUNK_BLOCKS);
+    RowBlock* const x = static_cast<RowBlock*>(scratch(rows_slot, chunks * rows * CHUNK_BLOCKS * int64_t(sizeof(RowBlock))));
+    parallel_for(rows, serial || rows * args.in_features < (1 << 16), [&](int64_t r) {
+        const ExactSubnormals guard;
+        const uint8_t* const codes = args.x + (first_row + r) * (args.in_features / 2);
+        const uint8_t* const scales = args.x_scale + (first_row + r) * blocks;
+        for (int64_t b = 0; b < blocks; ++b) {
+            RowBlock* const chunk = x + b / CHUNK_BLOCKS * rows * CHUNK_BLOCKS + r * CHUNK_BLOCKS;
+            prepare_block(codes + b * BLOCK / 2, scales[b], chunk[b % CHUNK_BLOCKS]);
+        }
+    });
+    const int64_t panel_bytes = blocks * (BLOCK_BYTES + PANEL);
+    const Job job{args, panel_bytes, first_row, rows, x, 1.0f / args.encode_scale[0]};
+    const int64_t panels = ceil_div(args.out_features, PANEL), row_blocks = ceil_div(rows, ROW_BLOCK);
+    const int64_t step = panels_of_task(panels, panel_bytes, row_blocks, 1, MOST_PANELS);
+    const int64_t groups = ceil_div(panels, step);
+    parallel_for(row_blocks * groups, serial, [&](int64_t task) {
+        const int64_t begin = task / groups * ROW_BLOCK, panel = task % groups * step;
+        run_task(job, begin, smaller(ROW_BLOCK, rows - begin), panel, smaller(step, panels - panel));
+    });
+}
+
+}  // namespace
+
+void linear_nvfp4(const LinearArgs& args) {
+    const bool serial = is_small(args, args.in_features / BLOCK * (BLOCK_BYTES + PANEL));
+    for (int64_t row = 0; row < args.rows; row += PREPARED) run_rows(args, row, smaller(PREPARED, args.rows - row), serial);
+}
+
+}  // namespace ocrquant::OCRQUANT_ISA

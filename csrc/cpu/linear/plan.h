@@ -1,0 +1,89 @@
+// How a product is cut into tasks, and what becomes of its sums. Shared by the float and the integer products.
+//
+// A task is a block of rows times a group of panels. Every sum is one chain over the columns in order, kept in fp32, so a
+// result depends neither on the cut nor on the threads.
+#pragma once
+
+#include "common/isa.h"
+#include "common/numbers.h"
+#include "common/pool.h"
+#include "linear/args.h"
+
+namespace ocrquant::OCRQUANT_ISA {
+
+constexpr int64_t PANEL = 16;
+constexpr int64_t CHUNK = 256;  // columns that are decoded at once
+
+inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+// Subnormal operands and results count, whatever the calling thread has set.
+class ExactSubnormals {
+  public:
+#if defined(OCRQUANT_WITH_PLAIN)
+    ExactSubnormals() {}
+#else
+    ExactSubnormals() : before_(_mm_getcsr()) {
+        if (before_ & FLUSH) _mm_setcsr(before_ & ~FLUSH);
+    }
+    ~ExactSubnormals() {
+        if (before_ & FLUSH) _mm_setcsr(before_);
+    }
+
+  private:
+    static constexpr unsigned FLUSH = 0x8040;
+    unsigned before_;
+#endif
+};
+
+// Whether a product is done before a sleeping thread would have woken: at about 10 GB/s and 20 G products a second, 30 us.
+inline bool is_small(const LinearArgs& args, int64_t panel_bytes) {
+    const int64_t panels = ceil_div(args.out_features, PANEL);
+    return panels * panel_bytes < 300000 && args.rows * args.in_features * args.out_features < 600000;
+}
+
+// Panels of a task: enough of them to be worth a task, few enough to share the work out; a multiple of `step`.
+inline int64_t panels_of_task(int64_t panels, int64_t panel_bytes, int64_t row_blocks, int64_t step, int64_t most) {
+    const int64_t shared = ceil_div(panels * row_blocks, 6 * int64_t(num_threads()));
+    const int64_t worth = ceil_div(32768, panel_bytes);
+    const int64_t count = smaller(larger(smaller(shared, 64), worth), most);
+    return ceil_div(count, step) * step;
+}
+
+// One row of one panel: `sums` in fp32, scaled, biased, rounded and written. `row_factor` is exact, a power of two.
+inline void finish(const LinearArgs& args, const float* sums, int64_t row, int64_t panel, float row_factor, float alpha) {
+    float y[PANEL];
+    const int64_t first = panel * PANEL, count = smaller(PANEL, args.out_features - first);
+    const float* const channel = args.kind == LinearKind::bf16 ? nullptr : args.channel_scale + first;
+    for (int i = 0; i < PANEL; ++i) y[i] = sums[i];
+    if (args.kind == LinearKind::fp8) {
+        const float token = reinterpret_cast<const float*>(args.x_scale)[row];
+        for (int i = 0; i < PANEL; ++i) y[i] = y[i] * row_factor * token * channel[i];
+    } else if (args.kind == LinearKind::nvfp4) {
+        for (int i = 0; i < PANEL; ++i) y[i] *= channel[i] * alpha;
+    } else if (args.kind != LinearKind::bf16) {
+        for (int i = 0; i < PANEL; ++i) y[i] = y[i] * row_factor * channel[i];
+    }
+    if (args.bias_type == Float::fp32) {
+        const float* const bias = reinterpret_cast<const float*>(args.bias) + first;
+        for (int64_t i = 0; i < count; ++i) y[i] += bias[i];
+    } else if (args.bias_type == Float::bf16) {
+        const uint16_t* const bias = reinterpret_cast<const uint16_t*>(args.bias) + first;
+        for (int64_t i = 0; i < count; ++i) y[i] += from_bf16(bias[i]);
+    }
+    const int64_t offset = row * args.out_stride + first;
+    if (args.out_type == Float::fp32) {
+        float* const out = reinterpret_cast<float*>(args.out) + offset;
+        for (int64_t i = 0; i < count; ++i) out[i] = y[i];
+    } else {
+        uint16_t rounded[PANEL];
+        for (int i = 0; i < PANEL; ++i) rounded[i] = to_bf16(y[i]);
+        std::memcpy(reinterpret_cast<uint16_t*>(args.out) + offset, rounded, size_t(count) * sizeof(uint16_t));
+    }
+}
+
+void linear_float(const LinearArgs& args);
+void linear_nvfp4(const LinearArgs& args);
+
+}  // namespace ocrquant::OCRQUANT_ISA
