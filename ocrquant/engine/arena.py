@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -45,24 +46,22 @@ def _places(config: EngineConfig) -> dict[str, _Place]:
     """Arrays of a step in the order in which they lie; page tables last, being long and seldom full."""
     rows, requests = config.max_step_tokens, config.max_requests
     sampled = requests * config.max_window
+    caches = 2 if config.drafter_pages else 1
     shapes: dict[str, tuple[int, ...]] = {
         "q_start": (requests + 1,),
-        "kv_len": (requests,),
         "slots": (requests,),
         "fresh": (requests,),
         "logit_rows": (sampled,),
         "temperature": (sampled,),
         "top_p": (sampled,),
         "seed": (sampled, 2),
-        "sample_position": (sampled,),
+        # What grows by one from one step of single rows to the next lies together.
+        "request_counters": (2, sampled),
+        "row_counters": (config.position_axes + caches, rows),
         "tokens": (rows,),
-        "positions": (config.position_axes, rows),
         "image_index": (rows,),
-        "slot_mapping": (rows,),
+        "page_table": (requests, config.pages_per_request),
     }
-    if config.drafter_pages:
-        shapes["drafter_slot_mapping"] = (rows,)
-    shapes["page_table"] = (requests, config.pages_per_request)
     if config.drafter_pages:
         shapes["drafter_page_table"] = (requests, config.pages_per_request)
     places, offset = {}, 0
@@ -70,6 +69,20 @@ def _places(config: EngineConfig) -> dict[str, _Place]:
         places[name] = _Place(offset, shape)
         offset = -(-places[name].end // ALIGNMENT) * ALIGNMENT
     return places
+
+
+T = TypeVar("T", npt.NDArray[np.int32], Tensor)
+
+
+def _name_counters(arrays: dict[str, T], config: EngineConfig) -> None:
+    """The rows of the arrays of counters by their own names."""
+    axes = config.position_axes
+    arrays["kv_len"], arrays["sample_position"] = arrays["request_counters"]
+    arrays["kv_len"] = arrays["kv_len"][: config.max_requests]
+    arrays["positions"] = arrays["row_counters"][:axes]
+    arrays["slot_mapping"] = arrays["row_counters"][axes]
+    if config.drafter_pages:
+        arrays["drafter_slot_mapping"] = arrays["row_counters"][axes + 1]
 
 
 class Arena:
@@ -98,6 +111,8 @@ class Arena:
                 part, tensor = part.view(np.float32), tensor.view(torch.float32)
             self.host[name] = part.reshape(place.shape)
             self.device[name] = tensor.view(place.shape)
+        _name_counters(self.host, config)
+        _name_counters(self.device, config)
         self._prefixes: dict[int, tuple[Tensor, Tensor]] = {}
 
     def send(self, last: str, num_rows: int) -> None:

@@ -6,7 +6,7 @@ back from the device, and knows no layer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from torch import Tensor
 from ocrquant.engine.arena import Arena, Upload, copy_to_device
 from ocrquant.engine.config import EngineConfig
 from ocrquant.engine.plan import Chunk, Plan, PlanShape
+from ocrquant.engine.request import Request
 from ocrquant.models.step import AttentionMetadata, Classes, Rows, StateMetadata, Step
 
 __all__ = ["SamplingInputs", "StepBuilder", "StepInputs"]
@@ -59,6 +60,25 @@ class StepInputs:
     sampling: SamplingInputs
 
 
+@dataclass(slots=True)
+class _SingleRows:
+    """The last step, if it had only requests with one row.
+
+    Attributes:
+        requests: In the order of their rows; none after any other step.
+        places: Place in the sequence of each row.
+        slots: State slot of each request.
+        inputs: The views of the step.
+        counters: Arrays of what grows by one from step to step.
+    """
+
+    requests: tuple[Request, ...] = ()
+    places: list[int] = field(default_factory=list)
+    slots: list[int] = field(default_factory=list)
+    inputs: StepInputs | None = None
+    counters: tuple[Int32, ...] = ()
+
+
 class StepBuilder:
     """Writes plans into an arena.
 
@@ -72,6 +92,7 @@ class StepBuilder:
         self.config = config
         self.arena = Arena(config, device, upload)
         self._views: dict[PlanShape, StepInputs] = {}
+        self._last = _SingleRows()
         # What never changes while a request has its slot, by slot: gathered instead of asked for again.
         rows = config.state_rows
         self._rope_delta = np.zeros(rows, np.int32)
@@ -85,7 +106,15 @@ class StepBuilder:
         The plan may change afterwards: the device has its own copy. The views stay valid, with new content
         after the next call.
         """
-        shape, host = plan.shape, self.arena.host
+        if not self._advance(plan):
+            self._write(plan)
+        last = "page_table" if plan.tables.drafter is None else "drafter_page_table"
+        self.arena.send(last, plan.shape.num_requests)
+        return self._last.inputs or self._inputs(plan.shape)
+
+    def _write(self, plan: Plan) -> None:
+        """Everything of a plan."""
+        self._last = _SingleRows()
         for chunk in plan.prefill:
             self._admit(chunk)
         self._write_windows(plan)
@@ -93,10 +122,40 @@ class StepBuilder:
         self._write_chunks(plan)
         self._write_pages(plan)
         self._write_sampling(plan)
-        host["q_start"][shape.num_requests] = shape.num_rows
-        last = "page_table" if plan.tables.drafter is None else "drafter_page_table"
-        self.arena.send(last, shape.num_requests)
-        return self._inputs(shape)
+        self.arena.host["q_start"][plan.shape.num_requests] = plan.shape.num_rows
+        if not (plan.prefill or plan.drafted):
+            places = [request.num_computed for request in plan.decode]
+            slots = [request.slot for request in plan.decode]
+            counters = tuple(
+                self.arena.host[name][:, : len(places)] for name in ("row_counters", "request_counters")
+            )
+            self._last = _SingleRows(plan.decode, places, slots, self._inputs(plan.shape), counters)
+
+    def _advance(self, plan: Plan) -> bool:
+        """Writes what differs if the same requests go on with one row each; false if they do not.
+
+        That is nearly every step of a batch at work, and then only tokens are new, counters grow by one, and
+        now and then a page is.
+        """
+        last, host, size = self._last, self.arena.host, self.config.page_size
+        if plan.prefill or plan.drafted or plan.decode != last.requests:
+            return False
+        places = [request.num_computed for request in plan.decode]
+        if places != [place + 1 for place in last.places]:
+            return False
+        count = len(places)
+        host["tokens"][:count] = [request.output_ids[-1] for request in plan.decode]
+        for counters in last.counters:
+            counters += 1
+        for row in [row for row, place in enumerate(places) if place % size == 0]:
+            slot, number = last.slots[row], places[row] // size
+            host["page_table"][row, number] = page = plan.tables.kv[slot, number]
+            host["slot_mapping"][row] = page * size
+            if plan.tables.drafter is not None:
+                host["drafter_page_table"][row, number] = page = plan.tables.drafter[slot, number]
+                host["drafter_slot_mapping"][row] = page * size
+        last.places = places
+        return True
 
     def _admit(self, chunk: Chunk) -> None:
         request, slot = chunk.request, chunk.request.slot

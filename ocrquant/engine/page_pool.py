@@ -36,6 +36,10 @@ class PagePool:
         """Numbers of the pages that nobody refers to; their content means nothing."""
         return tuple(self._free)
 
+    def references(self, page: int) -> int:
+        """How many refer to a page."""
+        return self._references[page]
+
     def take(self, count: int) -> list[int]:
         """Pages with one reference each; there must be so many free."""
         assert 0 <= count <= len(self._free), "whoever takes pages has asked for num_free before"

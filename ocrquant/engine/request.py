@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +15,9 @@ import numpy.typing as npt
 from ocrquant.engine.pools import Holding
 from ocrquant.engine.prompt import Prompt
 from ocrquant.engine.sampling import SamplingParams
+from ocrquant.engine.text import TextStream
 
-__all__ = ["FinishReason", "Request", "RequestOutput", "RequestResult", "RequestState"]
+__all__ = ["FinishReason", "PrefixKey", "Request", "RequestOutput", "RequestResult", "RequestState"]
 
 
 class RequestState(Enum):
@@ -45,6 +47,14 @@ class FinishReason(StrEnum):
     """The caller's wish."""
 
 
+@dataclass(frozen=True, slots=True)
+class PrefixKey:
+    """A beginning of a prompt that is worth keeping, by a name that equal beginnings share."""
+
+    num_tokens: int
+    digest: bytes
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """A request; the same object from submission to its last output.
@@ -55,10 +65,13 @@ class Request:
         prompt: What is asked.
         sampling: How tokens are chosen.
         limit: Most tokens of the answer once the longest sequence is taken into account.
+        prefix_keys: Beginnings of its prompt that are worth keeping, the longest first.
+        stream: Its text.
         state: Where it is.
         output_ids: The answer so far, an end token left out.
         gaps: For each token of `output_ids` how far the largest logit was above the second.
         num_generated: Tokens generated, an end token counted.
+        num_tokens: Tokens known: the prompt and the answer so far.
         num_computed: First tokens of prompt and answer whose keys, values and state are in the pools.
         holding: Its slot and pages while it runs.
         num_cached: Tokens that the prefix cache gave when it last entered.
@@ -72,10 +85,13 @@ class Request:
     prompt: Prompt
     sampling: SamplingParams
     limit: int
+    prefix_keys: tuple[PrefixKey, ...] = ()
+    stream: TextStream = field(default_factory=TextStream)
     state: RequestState = RequestState.WAITING
     output_ids: list[int] = field(default_factory=list)
     gaps: list[float] = field(default_factory=list)
     num_generated: int = 0
+    num_tokens: int = field(init=False)
     num_computed: int = 0
     holding: Holding | None = None
     num_cached: int = 0
@@ -83,10 +99,14 @@ class Request:
     images_encoded: bool = False
     finish_reason: FinishReason | None = None
 
-    @property
-    def num_tokens(self) -> int:
-        """Tokens known: the prompt and the answer so far."""
-        return len(self.prompt.tokens) + len(self.output_ids)
+    def __post_init__(self) -> None:
+        self.num_tokens = len(self.prompt) + len(self.output_ids)
+
+    def append(self, token: int, gap: float) -> None:
+        """Adds a token to the answer."""
+        self.output_ids.append(token)
+        self.gaps.append(gap)
+        self.num_tokens += 1
 
     @property
     def slot(self) -> int:
@@ -128,9 +148,8 @@ class RequestResult:
     num_preemptions: int
 
 
-@dataclass(frozen=True, slots=True)
-class RequestOutput:
-    """What one step gave one request.
+class RequestOutput(NamedTuple):
+    """What one step gave one request; a tuple, being made for every request in every step.
 
     Attributes:
         id: The request.

@@ -1,0 +1,248 @@
+"""The loop of the engine: schedule, run, postprocess.
+
+Owns the requests from submission to their last output. Runs on one thread; whoever serves others hands over
+through queues of its own. Knows no tensor and no model: a `Runner` computes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from ocrquant.engine.config import EngineConfig
+from ocrquant.engine.plan import Plan, PlanShape, Runner, Sampled
+from ocrquant.engine.pools import Pools
+from ocrquant.engine.postprocess import Postprocessor
+from ocrquant.engine.prefix_cache import PrefixCache, prefix_keys
+from ocrquant.engine.prompt import Prompt
+from ocrquant.engine.request import FinishReason, Request, RequestOutput, RequestResult, RequestState
+from ocrquant.engine.sampling import SamplingParams
+from ocrquant.engine.scheduler import Scheduler
+from ocrquant.engine.text import TextStream
+from ocrquant.engine.vocabulary import Vocabulary
+from ocrquant.errors import PageSizeError, RequestError
+
+__all__ = ["Engine", "StepStatistics"]
+
+
+@dataclass(frozen=True, slots=True)
+class StepStatistics:
+    """What one step did.
+
+    Attributes:
+        shape: Rows and requests by class.
+        num_running: Requests that go on after it.
+        num_waiting: Requests in the queue after it.
+        num_preemptions: Requests that lost their pages in it.
+        num_prefix_hits: Requests that entered in it with a kept prefix.
+        free_pages: Pages that every paged cache could still give after it.
+        schedule_us: Time to decide.
+        run_us: Time of the runner.
+        postprocess_us: Time to handle its tokens.
+    """
+
+    shape: PlanShape
+    num_running: int
+    num_waiting: int
+    num_preemptions: int
+    num_prefix_hits: int
+    free_pages: int
+    schedule_us: float
+    run_us: float
+    postprocess_us: float
+
+
+class Engine:
+    """Serves requests with a runner.
+
+    Args:
+        config: What there is room for; the runner's buffers are of the same one.
+        runner: Computes steps. Should it raise, the requests of that step are in no known state: make a new
+            engine.
+        end_ids: Tokens that end an answer.
+        vocabulary: Bytes of tokens; None gives tokens without text.
+
+    Attributes:
+        last_step: Of the latest step with rows; None before the first.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        runner: Runner,
+        end_ids: Collection[int],
+        vocabulary: Vocabulary | None = None,
+    ) -> None:
+        self.config = config
+        self.pools = Pools(config)
+        self.prefixes = (
+            PrefixCache(config, self.pools, runner.page_bytes) if config.prefix_cache_bytes else None
+        )
+        self.scheduler = Scheduler(config, self.pools, self.prefixes)
+        self.last_step: StepStatistics | None = None
+        self._runner = runner
+        self._postprocessor = Postprocessor(end_ids, vocabulary)
+        self._live: dict[str, Request] = {}
+        self._outputs: list[RequestOutput] = []
+        self._num_submitted = 0
+
+    @property
+    def has_work(self) -> bool:
+        """Whether another step can give something."""
+        return bool(self._live or self._outputs)
+
+    def submit(self, prompt: Prompt, sampling: SamplingParams, request_id: str | None = None) -> str:
+        """Lets a request wait for its turn.
+
+        Args:
+            prompt: What is asked.
+            sampling: How tokens are chosen, and when to stop.
+            request_id: A name that no live request has; None makes one.
+
+        Returns:
+            The name.
+
+        Raises:
+            QueueFullError: Too many wait already.
+            PageSizeError: The prompt leaves no room for an answer in the longest sequence.
+            RequestError: The request would not fit even alone, or does not suit the engine.
+        """
+        name = str(self._num_submitted) if request_id is None else request_id
+        limit = self._check(name, prompt, sampling)
+        vocabulary = self._postprocessor.vocabulary
+        stream = TextStream(sampling.stop, strip_space=vocabulary is not None and vocabulary.strip_space)
+        keys = prefix_keys(prompt, self.config)
+        request = Request(name, self._num_submitted, prompt, sampling, limit, keys, stream)
+        self.scheduler.submit(request)
+        self._live[name] = request
+        self._num_submitted += 1
+        return name
+
+    def cancel(self, request_id: str) -> bool:
+        """Ends a request; its last output comes with the next step.
+
+        Returns:
+            False if there is none of that name, or it is over.
+        """
+        request = self._live.pop(request_id, None)
+        if request is None:
+            return False
+        self.scheduler.cancel(request)
+        self._runner.forget(request)
+        request.finish_reason = FinishReason.CANCELLED
+        self._outputs.append(self._postprocessor.close(request))
+        return True
+
+    def step(self) -> list[RequestOutput]:
+        """Computes one step; gives what it brought to each request that sampled a token or is over."""
+        outputs, self._outputs = self._outputs, []
+        began = time.perf_counter_ns()
+        preemptions, hits = self.scheduler.num_preemptions, self._num_hits()
+        plan = self.scheduler.schedule()
+        if plan is None:
+            return outputs
+        scheduled = time.perf_counter_ns()
+        sampled = self._run(plan)
+        ran = time.perf_counter_ns()
+        outputs += self._postprocess(plan, sampled)
+        self.last_step = StepStatistics(
+            shape=plan.shape,
+            num_running=len(self.scheduler.running),
+            num_waiting=len(self.scheduler.queue),
+            num_preemptions=self.scheduler.num_preemptions - preemptions,
+            num_prefix_hits=self._num_hits() - hits,
+            free_pages=self.pools.num_free_pages,
+            schedule_us=(scheduled - began) / 1000,
+            run_us=(ran - scheduled) / 1000,
+            postprocess_us=(time.perf_counter_ns() - ran) / 1000,
+        )
+        return outputs
+
+    def run_until_done(self) -> dict[str, RequestResult]:
+        """Steps until nothing is left; the answers by name."""
+        results = {}
+        while self.has_work:
+            for output in self.step():
+                if output.result is not None:
+                    results[output.id] = output.result
+        return results
+
+    def check_integrity(self) -> None:
+        """Compares everything that is held with who holds it.
+
+        Raises:
+            AssertionError: Something is lost, held twice, or in a state that its place does not allow.
+        """
+        self.scheduler.check_integrity()
+        running = {r.id for r in self.scheduler.running}
+        waiting = [r for r in self._live.values() if r.id not in running]
+        assert running <= self._live.keys(), "a request runs that is over"
+        assert len(waiting) == len(self.scheduler.queue), "the queue has other requests than those that wait"
+        for request in waiting:
+            assert request.state in (RequestState.WAITING, RequestState.PREEMPTED), f"{request.id} is nowhere"
+            assert request.holding is None, f"request {request.id} waits with pages"
+
+    def _check(self, name: str, prompt: Prompt, sampling: SamplingParams) -> int:
+        """Most tokens of the answer, if the request can be served at all."""
+        config = self.config
+        if name in self._live:
+            raise RequestError(f"request {name}", expected="a name that no live request has", given=name)
+        if len(prompt.positions) != config.position_axes:
+            expected = f"{config.position_axes} axes of positions"
+            raise RequestError(f"request {name}", expected=expected, given=len(prompt.positions))
+        if sampling.stop and self._postprocessor.vocabulary is None:
+            fix = "give the engine a vocabulary"
+            raise RequestError(f"request {name}", expected="no stop strings without text", fix=fix)
+        limit = min(sampling.max_tokens, config.max_positions - len(prompt))
+        if limit < 1:
+            raise PageSizeError(
+                f"request {name}",
+                expected=f"a prompt of at most {config.max_positions - 1} tokens",
+                given=f"{len(prompt)} tokens",
+                fix="lower the resolution of the page, or cut it",
+            )
+        # The last token of an answer is never computed.
+        needed = config.pages_for(len(prompt) + limit - 1)
+        if needed > self.pools.num_pages:
+            raise RequestError(
+                f"request {name}",
+                expected=f"at most {self.pools.num_pages * config.page_size} tokens, all that the pages hold",
+                given=f"a prompt of {len(prompt)} and an answer of up to {limit}",
+                fix="lower max_tokens, or raise engine.num_pages",
+            )
+        return limit
+
+    def _num_hits(self) -> int:
+        return 0 if self.prefixes is None else self.prefixes.num_hits
+
+    def _run(self, plan: Plan) -> Sampled:
+        """What has to be in place before the step, then the step."""
+        for request in plan.forget:
+            self._runner.forget(request)
+        if plan.copies:
+            self._runner.copy_pages(plan.copies)
+        for restore in plan.restores:
+            self._runner.restore(restore.slot, restore.snapshot)
+        return self._runner.run(plan)
+
+    def _postprocess(self, plan: Plan, sampled: Sampled) -> list[RequestOutput]:
+        for request in plan.decode:
+            request.num_computed += 1
+        for chunk in plan.prefill:
+            request = chunk.request
+            request.num_computed = chunk.end
+            if self.prefixes is not None:
+                self.prefixes.keep(request, chunk.start, chunk.end, self._runner.snapshot)
+            if request.images_encoded and chunk.end >= request.prompt.images_end:
+                self._runner.forget(request)
+                request.images_encoded = False
+        outputs = []
+        tokens, gaps = sampled.tokens.tolist(), sampled.gaps.tolist()
+        for request, token, gap in zip(plan.sampled, tokens, gaps, strict=True):
+            output = self._postprocessor.accept(request, (token,), (gap,))
+            if output.result is not None:
+                self.scheduler.finish(request)
+                del self._live[request.id]
+            outputs.append(output)
+        return outputs
