@@ -95,6 +95,11 @@ class LeastFrequentCache(Generic[K, V]):
             self._keep(key, value, uses[key])
         return [made[key] if key in made else found[key] for key in keys]
 
+    def clear(self) -> None:
+        """Drops everything; the counts of what was done stay."""
+        self._entries.clear()
+        self._num_bytes = 0
+
     def _tick(self) -> int:
         self._clock += 1
         return self._clock

@@ -14,11 +14,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ocrquant.kernels.gelu import gelu
+from ocrquant.kernels.layer_norm import layer_norm
 from ocrquant.kernels.linear import linear, pack
 from ocrquant.kernels.operand import Operand
 from ocrquant.kernels.packed_attention import packed_attention
 from ocrquant.kernels.vision_rope import vision_rope
-from ocrquant.models.vision.ops import gelu, layer_norm
 from ocrquant.models.vision.tables import BatchTables
 
 __all__ = ["Affine", "Block", "Encoder", "GeluForm", "Merger", "Norm"]

@@ -106,6 +106,10 @@ class GridTables:
         """What the cache has done so far."""
         return self._cache.counts
 
+    def forget(self) -> None:
+        """Drops the tables of all sizes."""
+        self._cache.clear()
+
     def batch(self, grids: Sequence[Grid]) -> BatchTables:
         """Tables of a batch.
 
@@ -137,7 +141,7 @@ class GridTables:
         return torch.from_numpy(array).to(self.learned.device)
 
     def _make(self, sizes: list[_Size]) -> list[_FrameTables]:
-        """Tables of several sizes at once; how many does not change the number of device operations."""
+        """Tables of several sizes at once, so that a size costs the device three copies and no more."""
         taps, weights = zip(
             *(bilinear_taps(*size, self._side, self._order_size) for size in sizes), strict=True
         )

@@ -82,3 +82,11 @@ def test_bounds_hold_over_many_uses():
         assert kept.counts.entries <= 5
         assert kept.counts.num_bytes <= 40
     assert kept.counts.hits + kept.counts.misses == 1000
+
+
+def test_cleared():
+    kept = cache()
+    kept.get_many([1, 2], strings)
+    kept.clear()
+    assert (kept.counts.entries, kept.counts.num_bytes, kept.counts.misses) == (0, 0, 2)
+    assert kept.get_many([1], strings) == ["x"]
