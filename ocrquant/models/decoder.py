@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ocrquant.errors import ModelError
 from ocrquant.kernels.embed import embed
+from ocrquant.kernels.linear import PackedWeight
 from ocrquant.models.layers.linear import Activations, Linear, LinearFactory, LinearRecord
 from ocrquant.models.layers.mlp import Mlp
 from ocrquant.models.layers.norm import NormRule, RmsNorm
@@ -25,14 +26,22 @@ from ocrquant.models.step import Caches, Step
 from ocrquant.models.weights import WeightReader, WeightSource
 from ocrquant.models.workspace import OperandSlot, Scratch, Workspace
 
-__all__ = ["HEAD", "NORMED", "Build", "Decoder", "DecoderLayer", "Head", "Mixer", "Vision"]
+__all__ = [
+    "HEAD",
+    "NORMED",
+    "Build",
+    "Decoder",
+    "DecoderLayer",
+    "Head",
+    "Mixer",
+    "Vision",
+    "embedding_and_head",
+]
 
 NORMED = "normed"
 """Operand that mixers and MLPs read: the residual stream behind a norm."""
 
 HEAD = "lm_head"
-
-_HEAD_INPUT = "head.input"
 
 
 class Mixer(Protocol):
@@ -102,7 +111,7 @@ class Head:
         product: The output product, which reads ``Head.OPERAND``.
     """
 
-    OPERAND = _HEAD_INPUT
+    OPERAND = "head.input"
 
     def __init__(
         self, build: Build, norm: str, hidden: int, eps: float, rule: NormRule, product: Linear
@@ -130,28 +139,40 @@ class Head:
         self._product(scratch, logits)
 
 
-def tied_or_own_head(build: Build, table: Tensor, *, tied: bool) -> Linear:
-    """The output product: of the embedding's weight where the model ties both, of its own otherwise.
+def embedding_and_head(
+    build: Build, embedding: str, vocab: int, hidden: int, *, tied: bool
+) -> tuple[Tensor | PackedWeight, Linear]:
+    """The table of token embeddings, and the output product; one weight in memory where the model ties both.
 
     Args:
-        build: What to make it from.
-        table: [vocab, hidden], the embedding.
+        build: What to make them from.
+        embedding: Name of the embedding.
+        vocab: Rows of both.
+        hidden: Columns of both.
         tied: What the configuration says.
 
     Raises:
         ModelError: The head is missing, or is there and differs from the embedding that it should equal.
     """
     if not tied:
-        return build.linears.make(HEAD, _HEAD_INPUT, [(HEAD, table.shape[0])], table.shape[1])
+        table = build.reader.take(f"{embedding}.weight", (vocab, hidden))
+        return table, build.linears.make(HEAD, Head.OPERAND, [(HEAD, vocab)], hidden)
+    weight = build.reader.take_linear(embedding, vocab, hidden)
+    if not isinstance(weight, Tensor):
+        fix = "export the model again"
+        raise ModelError(embedding, expected="an unquantized weight", given=weight.precision, fix=fix)
     name = f"{HEAD}.weight"
-    if build.reader.has(name) and not torch.equal(build.reader.take(name, table.shape), table):
+    own = build.reader.take_linear(HEAD, vocab, hidden) if build.reader.has(name) else weight
+    if not (isinstance(own, Tensor) and torch.equal(own, weight)):
         raise ModelError(
             name,
             expected="the weight of the embedding, since tie_word_embeddings is true",
             given="another one",
             fix="set tie_word_embeddings to false, or take the weights that belong to this configuration",
         )
-    return build.linears.of_weights(HEAD, _HEAD_INPUT, [(HEAD, table)], {})
+    product = build.linears.of_weights(HEAD, Head.OPERAND, [(HEAD, weight)], {})
+    (packed,) = product.weights
+    return packed, product
 
 
 class Decoder:
@@ -160,12 +181,15 @@ class Decoder:
     Args:
         spec: Its sizes.
         build: What its parts were made from.
-        table: [vocab, hidden], the embedding.
+        table: [vocab, hidden], the embedding; packed where it is the head as well.
         rotary: Rotary positions of its attention layers.
         layers: Its layers.
         head: Final norm and output head.
         vision: Its vision tower; None for a model of text alone.
         kv_scales: Decode scales (key, value) of each attention layer's cache; None for caches without codes.
+
+    Attributes:
+        weight_bytes: Bytes of all weights in memory.
     """
 
     def __init__(
@@ -173,7 +197,7 @@ class Decoder:
         spec: ModelSpec,
         build: Build,
         *,
-        table: Tensor,
+        table: Tensor | PackedWeight,
         rotary: Rotary,
         layers: Sequence[DecoderLayer],
         head: Head,
@@ -184,6 +208,7 @@ class Decoder:
         self.kv_scales = kv_scales
         self._records = tuple(build.linears.records)
         self._ignored = dict(build.reader.ignored)
+        self.weight_bytes = build.reader.num_bytes + build.linears.num_bytes
         self._workspace = build.workspace
         self._table = table
         self._rotary = rotary

@@ -108,11 +108,15 @@ class WeightReader:
         source: The checkpoint.
         dtype: Dtype of activations, in which unquantized weights are handed out.
         device: Where tensors go.
+
+    Attributes:
+        num_bytes: Of all tensors handed out by ``take`` so far.
     """
 
     def __init__(self, source: WeightSource, dtype: torch.dtype, device: torch.device) -> None:
         self.dtype = dtype
         self.device = device
+        self.num_bytes = 0
         self._source = source
         self._names = source.names()
         self._taken: set[str] = set()
@@ -138,17 +142,9 @@ class WeightReader:
         Raises:
             ModelError: It is missing, of another shape, quantized, or taken before.
         """
-        linear = name.removesuffix(".weight")
-        self._claim(name)
-        if self._source.quantized(linear) is not None:
-            raise ModelError(
-                name, expected="an unquantized weight", given="a quantized one", fix="export the model again"
-            )
-        tensor = self._source.tensor(name)
-        _check_shape(name, tensor.shape, shape)
-        if not tensor.dtype.is_floating_point:
-            raise ModelError(name, expected="a float tensor", given=tensor.dtype, fix=_FIX)
-        return tensor.to(self.device, dtype or self.dtype)
+        tensor = self._plain(name, shape, dtype or self.dtype)
+        self.num_bytes += tensor.nbytes
+        return tensor
 
     def take_linear(self, linear: str, out_features: int, in_features: int) -> LinearWeight:
         """The weight of a linear as it is stored: quantized, or a tensor in the dtype of activations.
@@ -163,7 +159,7 @@ class WeightReader:
         """
         weight = self._source.quantized(linear)
         if weight is None:
-            return self.take(f"{linear}.weight", (out_features, in_features))
+            return self._plain(f"{linear}.weight", (out_features, in_features), self.dtype)
         self._claim(f"{linear}.weight")
         _check_shape(f"{linear}.weight", weight.shape, (out_features, in_features))
         return weight
@@ -235,6 +231,19 @@ class WeightReader:
             more = f" and {len(odd) - _MOST_NAMES} more" if len(odd) > _MOST_NAMES else ""
             given = ", ".join(odd[:_MOST_NAMES]) + more
             raise ModelError("unexpected tensors", expected="only those of the model", given=given, fix=_FIX)
+
+    def _plain(self, name: str, shape: Iterable[int], dtype: torch.dtype) -> Tensor:
+        linear = name.removesuffix(".weight")
+        self._claim(name)
+        if self._source.quantized(linear) is not None:
+            raise ModelError(
+                name, expected="an unquantized weight", given="a quantized one", fix="export the model again"
+            )
+        tensor = self._source.tensor(name)
+        _check_shape(name, tensor.shape, shape)
+        if not tensor.dtype.is_floating_point:
+            raise ModelError(name, expected="a float tensor", given=tensor.dtype, fix=_FIX)
+        return tensor.to(self.device, dtype)
 
     def _claim(self, name: str) -> None:
         if name not in self._names:

@@ -85,7 +85,7 @@ def test_an_embedding_or_conv_cannot_be_quantized(tiny):
     config, tensors = tiny
     name = "model.language_model.embed_tokens"
     weight = tensors[f"{name}.weight"]
-    with pytest.raises(ModelError, match=f"{name}.weight: expected an unquantized weight"):
+    with pytest.raises(ModelError, match=f"{name}.*: expected an unquantized weight"):
         build(config, tensors, quantized={name: fp8_weight(weight)})
 
 
@@ -102,6 +102,16 @@ def test_a_tied_head_must_equal_the_embedding(tiny):
     build(config, {**tensors, "lm_head.weight": table.clone()})
     with pytest.raises(ModelError, match="lm_head.weight: expected the weight of the embedding"):
         build(config, {**tensors, "lm_head.weight": table + 1})
+    with pytest.raises(ModelError, match="lm_head.weight: expected the weight of the embedding"):
+        build(config, tensors, quantized={"lm_head": fp8_weight(table)})
+
+
+def test_weights_are_in_memory_once(tiny):
+    """A tied head is the embedding's weight, packed; a few norms are kept in float32."""
+    config, tensors = tiny
+    tensors = {name: tensor.bfloat16() for name, tensor in tensors.items()}
+    model = build_model(config, MappingSource(tensors), torch.bfloat16, CPU, max_rows=4)
+    assert model.weight_bytes == pytest.approx(sum(t.nbytes for t in tensors.values()), rel=0.02)
 
 
 ATTENTION = "model.language_model.layers.3.self_attn"

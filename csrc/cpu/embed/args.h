@@ -4,6 +4,9 @@
 
 namespace ocrquant {
 
+// Rows of a table in panels: as many interleaved, in pairs of columns (kernels/linear/layout.py, bf16).
+constexpr int64_t kEmbedPanel = 16;
+
 struct EmbedArgs {
     const uint16_t* table;
     const int32_t* tokens;
@@ -14,6 +17,7 @@ struct EmbedArgs {
     int64_t width;
     int64_t vocabulary;
     int64_t num_images;
+    int64_t panel_stride;  // elements from one panel of the table to the next; 0: one row after another
 };
 
 }  // namespace ocrquant

@@ -5,10 +5,11 @@ from __future__ import annotations
 from torch import Tensor
 
 from ocrquant.kernels.extension import extension
+from ocrquant.kernels.linear.packed import PackedWeight
 
 
 def embed_native(
-    table: Tensor,
+    table: Tensor | PackedWeight,
     tokens: Tensor,
     out: Tensor,
     images: Tensor | None = None,
@@ -19,5 +20,10 @@ def embed_native(
     assert native is not None, "selection answers for it"
     pictures = 0 if images is None else images.data_ptr()
     index = 0 if image_index is None else image_index.data_ptr()
-    sizes = (*out.shape, len(table), 0 if images is None else len(images))
-    native.embed(table.data_ptr(), tokens.data_ptr(), pictures, index, out.data_ptr(), *sizes)
+    values, stride = table, 0
+    if isinstance(values, PackedWeight):
+        assert values.panels is not None, "the caller takes the stored form where there is one"
+        values = values.panels
+        stride = values.shape[1] // out.element_size()
+    sizes = (*out.shape, table.shape[0], 0 if images is None else len(images), stride)
+    native.embed(values.data_ptr(), tokens.data_ptr(), pictures, index, out.data_ptr(), *sizes)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ocrquant.kernels.linear.layout import PANEL
+from ocrquant.kernels.linear.packed import PackedWeight
+
 
 def embed_reference(
-    table: Tensor,
+    table: Tensor | PackedWeight,
     tokens: Tensor,
     out: Tensor,
     images: Tensor | None = None,
@@ -19,7 +22,7 @@ def embed_reference(
     row whose index lies outside its table becomes NaN: it shows in that request and nowhere else.
 
     Args:
-        table: A[V, h].
+        table: A[V, h], or the packed weight of an output head that is tied to the embedding, not quantized.
         tokens: int32 [R]; ignored where ``image_index`` is not negative.
         out: A[R, h], overwritten.
         images: A[M, h], or None where no row of this step is an image's.
@@ -34,8 +37,18 @@ def embed_reference(
         out[rows] = picked
 
 
-def _gather(table: Tensor, index: Tensor, out: Tensor) -> None:
-    inside = (index >= 0) & (index < len(table))
-    if len(table):
-        out.copy_(table[index.long().clamp(0, len(table) - 1)])
+def _gather(table: Tensor | PackedWeight, index: Tensor, out: Tensor) -> None:
+    count = table.shape[0]
+    inside = (index >= 0) & (index < count)
+    if count:
+        out.copy_(_rows(table, index.long().clamp(0, count - 1)))
     out.masked_fill_(~inside[:, None], torch.nan)
+
+
+def _rows(table: Tensor | PackedWeight, index: Tensor) -> Tensor:
+    if isinstance(table, Tensor):
+        return table[index]
+    assert table.panels is not None, "the caller takes the stored form where there is one"
+    pairs = table.panels.view(table.dtype).unflatten(1, (-1, PANEL, 2))[index // PANEL]
+    rows: Tensor = pairs[torch.arange(len(index)), :, index % PANEL].flatten(1)
+    return rows[:, : table.in_features]

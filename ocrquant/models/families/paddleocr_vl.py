@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ocrquant.models.config import Section
-from ocrquant.models.decoder import NORMED, Build, Decoder, DecoderLayer, Head, tied_or_own_head
+from ocrquant.models.decoder import NORMED, Build, Decoder, DecoderLayer, Head, embedding_and_head
 from ocrquant.models.families.reading import rope_section, vision_parts
 from ocrquant.models.layers.attention import Attention
 from ocrquant.models.layers.mlp import Mlp
@@ -71,9 +71,9 @@ def build(config: Section, build: Build) -> Decoder:
     vision, image_token_id = vision_parts(config, reader, tower)
     if vision is not None:
         spec = replace(spec, vision=vision.spec, image_token_id=image_token_id)
-    table = reader.take(f"{prefix}.embed_tokens.weight", (spec.vocab, spec.hidden))
     layers = [_layer(settings, build, spec, rotary, number) for number in range(count)]
-    product = tied_or_own_head(build, table, tied=tied)
+    embedding = f"{prefix}.embed_tokens"
+    table, product = embedding_and_head(build, embedding, spec.vocab, hidden, tied=tied)
     return Decoder(
         spec,
         build,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ocrquant.models.config import Section
-from ocrquant.models.decoder import NORMED, Build, Decoder, DecoderLayer, Head, Mixer, tied_or_own_head
+from ocrquant.models.decoder import NORMED, Build, Decoder, DecoderLayer, Head, Mixer, embedding_and_head
 from ocrquant.models.families.reading import rope_section, vision_parts
 from ocrquant.models.layers.attention import Attention
 from ocrquant.models.layers.gated_delta_net import GatedDeltaNet
@@ -67,9 +67,9 @@ def build(config: Section, build: Build) -> Decoder:
     if vision is not None:
         spec = replace(spec, vision=vision.spec, image_token_id=image_token_id)
     build.reader.ignore(MTP, "heads of multi-token prediction draft tokens; the model's answers need none")
-    table = build.reader.take(f"{TEXT}.embed_tokens.weight", (spec.vocab, spec.hidden))
     layers = [_layer(settings, build, spec, rotary, number) for number in range(len(kinds))]
-    product = tied_or_own_head(build, table, tied=tied)
+    embedding = f"{TEXT}.embed_tokens"
+    table, product = embedding_and_head(build, embedding, spec.vocab, spec.hidden, tied=tied)
     head = Head(build, f"{TEXT}.norm", spec.hidden, settings.eps, "unit", product)
     return Decoder(
         spec,

@@ -98,9 +98,9 @@ class Linear:
         return tuple(segment.spec for segment in self._segments)
 
     @property
-    def num_bytes(self) -> int:
-        """Bytes of its packed weights."""
-        return sum(segment.weight.nbytes for segment in self._segments)
+    def weights(self) -> tuple[PackedWeight, ...]:
+        """Its packed weights, from the first output column to the last."""
+        return tuple(segment.weight for segment in self._segments)
 
     def __call__(self, scratch: Scratch, out: Tensor) -> None:
         """Multiplies.
@@ -125,10 +125,15 @@ class LinearFactory:
         reader: The checkpoint.
         workspace: Where operands lie.
         activations: Whether activations are quantized as the checkpoint asks.
+
+    Attributes:
+        records: What became of every linear so far.
+        num_bytes: Of all packed weights so far.
     """
 
     def __init__(self, reader: WeightReader, workspace: Workspace, activations: Activations) -> None:
         self.records: list[LinearRecord] = []
+        self.num_bytes = 0
         self._reader = reader
         self._workspace = workspace
         self._activations = activations
@@ -173,6 +178,7 @@ class LinearFactory:
             bias = torch.cat([biases[name] for name, _ in run]) if biases else None
             reads = self._workspace.operand(operand, packed.in_features, spec)
             segments.append(_Segment(packed, bias, slice(start, end), spec, reads))
+            self.num_bytes += packed.nbytes
             self._record(product, run, packed, spec)
             start = end
         return Linear(product, segments, start)

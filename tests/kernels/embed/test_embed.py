@@ -2,8 +2,11 @@ import pytest
 import torch
 
 from ocrquant.errors import ShapeError
+from ocrquant.formats import fp8
+from ocrquant.formats.weights import FP8Weight
 from ocrquant.kernels.embed import embed
 from ocrquant.kernels.embed.reference import embed_reference
+from ocrquant.kernels.linear import pack
 from ocrquant.kernels.program import capture
 from tests.kernels.producing import BF16, needs_native, raw, threads
 
@@ -49,6 +52,36 @@ def test_an_index_outside_its_table_makes_that_row_nan(run):
     run(table, tokens, out, images, torch.tensor([-1, -1, -1, -1, -1, 9], dtype=I32))
     assert out.isnan().all(dim=1).tolist() == [False, True, True, True, False, True]
     assert torch.equal(out[4], table[49])
+
+
+@pytest.mark.parametrize("run", [embed, embed_reference])
+@pytest.mark.parametrize("width", [1, 6, 33, 64])
+@pytest.mark.parametrize("parts", [(50,), (20, 30)])
+def test_a_packed_head_is_a_table_as_well(run, width, parts):
+    table, tokens, images, index = make(70, width)
+    tokens[:3] = torch.tensor([50, -1, 49], dtype=I32)
+    packed = pack(list(table.split(parts)))
+    assert packed.panels is not None
+    out, expected = (torch.full((70, width), 7.0, dtype=BF16) for _ in range(2))
+    run(packed, tokens, out, images, index)
+    embed_reference(table, tokens, expected, images, index)
+    assert torch.equal(raw(out), raw(expected))
+
+
+def test_a_packed_head_of_another_dtype_is_a_table_as_well():
+    table = make(0, 8)[0].double()
+    out = torch.empty(2, 8, dtype=torch.float64)
+    embed(pack(table), torch.tensor([49, 3], dtype=I32), out)
+    assert torch.equal(out, table[[49, 3]])
+
+
+def test_a_quantized_head_is_no_table():
+    weight = torch.ones(16, 8)
+    scale = fp8.weight_decode_scale(weight, "channel")
+    packed = pack(FP8Weight(codes=fp8.encode(weight, scale), decode_scale=scale))
+    tokens, out = torch.zeros(1, dtype=I32), torch.empty(1, 8, dtype=BF16)
+    with pytest.raises(ShapeError, match="op embed: table: expected a weight that is not quantized, got fp8"):
+        embed(packed, tokens, out)
 
 
 @needs_native
