@@ -5,7 +5,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from ocrquant.kernels.contract import I32, Contract
+from ocrquant.kernels.packed_attention.native import packed_attention_native
 from ocrquant.kernels.packed_attention.reference import packed_attention_reference
+from ocrquant.kernels.selection import use_native
 
 __all__ = ["packed_attention"]
 
@@ -24,4 +26,5 @@ def packed_attention(q: Tensor, k: Tensor, v: Tensor, starts: Tensor, scale: flo
     contract.tensor("out", out, "R width", q.dtype)
     width = q.shape[1] * q.shape[2]
     contract.require(out.shape[1] == width, "out", f"width {width}", out.shape[1])
-    packed_attention_reference(q, k, v, starts, scale, out)
+    run = packed_attention_native if use_native("packed_attention", q) else packed_attention_reference
+    run(q, k, v, starts, scale, out)

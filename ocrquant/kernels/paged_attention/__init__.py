@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 
 from ocrquant.kernels.contract import I32, Contract
+from ocrquant.kernels.paged_attention.native import paged_attention_native
 from ocrquant.kernels.paged_attention.reference import paged_attention_reference
+from ocrquant.kernels.selection import use_native
 
 __all__ = ["paged_attention"]
 
@@ -42,6 +44,6 @@ def paged_attention(
     contract.require(out.shape[1] == heads * head_dim, "out", f"width {heads * head_dim}", out.shape[1])
     is_plain = k_cache.dtype != torch.uint8
     contract.require(not is_plain or k_scale == v_scale == 1, "k_scale", "1 for this cache", k_scale)
-    paged_attention_reference(
+    (paged_attention_native if use_native("paged_attention", q) else paged_attention_reference)(
         q, k_cache, v_cache, page_table, q_start, kv_len, scale, out, causal, k_scale, v_scale
     )

@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 
 from ocrquant.kernels.contract import I32, Contract
+from ocrquant.kernels.rope_table.native import rope_table_native
 from ocrquant.kernels.rope_table.reference import rope_table_reference
+from ocrquant.kernels.selection import use_native
 
 __all__ = ["rope_table"]
 
@@ -27,4 +29,6 @@ def rope_table(
     contract.tensor("axis", axis, "half", I32)
     contract.tensor("out_cos", out_cos, "R half", _WIDE)
     contract.tensor("out_sin", out_sin, "R half", out_cos.dtype)
-    rope_table_reference(positions, inv_freq, axis, out_cos, out_sin, dtype)
+    kinds = (torch.float32,) if dtype in (torch.bfloat16, torch.float32) else ()
+    run = rope_table_native if use_native("rope_table", out_cos, kinds) else rope_table_reference
+    run(positions, inv_freq, axis, out_cos, out_sin, dtype)

@@ -1,0 +1,185 @@
+// Attention of a block of rows over spans of keys.
+//
+// Keys are taken in blocks of 64 and spans of 512 that begin at multiples of these, counted from the request's first key.
+// Inside a span the softmax runs along; spans are then merged in order. So the sums of a row depend on its own position
+// alone, and spans of a long request may be computed by different threads and still give the same bits.
+#pragma once
+
+#include "attention/tiles.h"
+
+namespace ocrquant::OCRQUANT_ISA::attention {
+
+constexpr int64_t SPAN = 512;
+constexpr float LOG2_E = 1.44269504f;
+constexpr float NO_SCORE = -__builtin_inff();
+
+// Rows of one key/value head: row r is query r / group, head r % group of those that share the head.
+struct Rows {
+    const uint16_t* q;
+    int64_t q_row;
+    int64_t q_head;
+    uint16_t* out;
+    int64_t out_row;
+    int64_t group;
+    int64_t first;
+    int64_t count;
+    int64_t seen;  // keys that query 0 sees
+    int64_t more;  // how many more each next one sees: 1 or 0
+    int64_t dim;
+
+    int64_t keys_of(int64_t r) const { return seen + more * ((first + r) / group); }
+    int64_t most_keys() const { return count == 0 ? 0 : keys_of(count - 1); }
+    int64_t padded() const { return rounded_up(dim, LANES); }
+};
+
+// What a span, or the spans so far, gave: unnormalised outputs [rows, padded], largest scores and sums of weights [rows].
+struct Part {
+    float* out;
+    float* largest;
+    float* total;
+
+    static int64_t floats(int64_t rows, int64_t padded) { return rows * (padded + 2); }
+    static Part at(float* memory, int64_t rows, int64_t padded) {
+        return {memory, memory + rows * padded, memory + rows * (padded + 1)};
+    }
+};
+
+// Memory of one task.
+struct Workspace {
+    float *q, *keys, *values, *scores, *totals, *decay;
+    Part part, sum;
+
+    static int64_t floats(int64_t rows, int64_t dim) {
+        const int64_t padded = rounded_up(dim, LANES), parts = rounded_up(2 * Part::floats(rows, padded), LANES);
+        return rounded_up(rows * dim, LANES) + 2 * BLOCK * padded + rows * (BLOCK + LANES) + parts + rows;
+    }
+    static Workspace at(float* memory, int64_t rows, int64_t dim) {
+        const int64_t padded = rounded_up(dim, LANES);
+        Workspace w;
+        w.keys = memory;
+        w.values = w.keys + BLOCK * padded;
+        w.scores = w.values + BLOCK * padded;
+        w.totals = w.scores + rows * BLOCK;
+        w.q = w.totals + rows * LANES;
+        float* const parts = w.q + rounded_up(rows * dim, LANES);
+        w.part = Part::at(parts, rows, padded);
+        w.sum = Part::at(parts + Part::floats(rows, padded), rows, padded);
+        w.decay = parts + rounded_up(2 * Part::floats(rows, padded), LANES);
+        return w;
+    }
+};
+
+// As many rows as keep queries, outputs and sums in the second-level cache.
+inline int64_t rows_at_once(int64_t rows, int64_t dim) {
+    const int64_t most = 24576 / dim > TILE ? 24576 / dim / TILE * TILE : TILE;
+    const int64_t blocks = (rows + most - 1) / most;
+    return blocks <= 1 ? rows : rounded_up((rows + blocks - 1) / blocks, TILE);
+}
+
+inline void load_queries(const Rows& rows, float scale, float* q) {
+    for (int64_t r = 0; r < rows.count; ++r, q += rows.dim) {
+        const int64_t row = rows.first + r;
+        widen_row(rows.q + row / rows.group * rows.q_row + row % rows.group * rows.q_head, rows.dim, q);
+        for (int64_t d = 0; d < rows.dim; ++d) q[d] *= scale;
+    }
+}
+
+inline int64_t smaller_of(int64_t a, int64_t b) { return a < b ? a : b; }
+
+inline void score_block(const Rows& rows, const Workspace& w, int64_t from, int64_t count) {
+    const int64_t panels = (count + LANES - 1) / LANES;
+    for (int64_t c = 0, width; c < panels; c += width) {
+        width = c + WIDTH <= panels ? WIDTH : 1;
+        for (int64_t r = from; r < rows.count; r += TILE) {
+            const Scores tile{w.q + r * rows.dim, w.keys + c * rows.dim * LANES, w.scores + r * BLOCK + c * LANES, rows.dim};
+            run_tile(tile, smaller_of(TILE, rows.count - r), width);
+        }
+    }
+}
+
+// Rows of a tile must see equally many keys, since what a row does not see must not reach it even with weight zero.
+inline void sum_block(const Rows& rows, const Workspace& w, int64_t from, int64_t first_key, int64_t count) {
+    const int64_t padded = rows.padded(), panels = padded / LANES;
+    for (int64_t c = 0, width; c < panels; c += width) {
+        width = c + WIDTH <= panels ? WIDTH : 1;
+        for (int64_t r = from, end; r < rows.count; r = end) {
+            const int64_t keys = smaller_of(count, rows.keys_of(r) - first_key);
+            for (end = r + 1; end < rows.count && end < r + TILE; ++end) {
+                if (smaller_of(count, rows.keys_of(end) - first_key) != keys) break;
+            }
+            const Sums tile{w.scores + r * BLOCK,   w.decay + r, w.values + c * LANES * BLOCK,
+                            w.part.out + r * padded + c * LANES, keys, padded};
+            run_tile(tile, end - r, width);
+        }
+    }
+}
+
+template <class T>
+inline void attend_block(const Rows& rows, const Workspace& w, int64_t first_key, int64_t count, const T* const* keys,
+                         const T* const* values) {
+    int64_t from = 0;
+    while (from < rows.count && rows.keys_of(from) <= first_key) ++from;
+    stage_keys(keys, count, rows.dim, w.keys);
+    stage_values(values, count, rows.dim, w.values);
+    score_block(rows, w, from, count);
+    for (int64_t r = from; r < rows.count; ++r) {
+        const int64_t seen = smaller_of(count, rows.keys_of(r) - first_key);
+        w.decay[r] = weigh(w.scores + r * BLOCK, seen, w.part.largest + r, w.totals + r * LANES);
+    }
+    sum_block(rows, w, from, first_key, count);
+}
+
+// Fills w.part with what keys begin .. begin + SPAN give; `source.locate` tells where keys lie.
+template <class T, class Source>
+inline void attend_span(const Rows& rows, const Workspace& w, int64_t begin, const Source& source) {
+    const int64_t end = smaller_of(begin + SPAN, rows.most_keys()), padded = rows.padded();
+    for (int64_t i = 0; i < rows.count * padded; ++i) w.part.out[i] = 0.f;
+    for (int64_t i = 0; i < rows.count * LANES; ++i) w.totals[i] = 0.f;
+    for (int64_t r = 0; r < rows.count; ++r) w.part.largest[r] = NO_SCORE;
+    for (int64_t first = begin; first < end; first += BLOCK) {
+        const T *keys[BLOCK], *values[BLOCK];
+        const int64_t count = smaller_of(BLOCK, end - first);
+        source.locate(first, count, keys, values);
+        attend_block(rows, w, first, count, keys, values);
+    }
+    for (int64_t r = 0; r < rows.count; ++r) w.part.total[r] = sum(load(w.totals + r * LANES));
+}
+
+inline void clear(const Rows& rows, const Part& part) {
+    for (int64_t i = 0; i < rows.count * rows.padded(); ++i) part.out[i] = 0.f;
+    for (int64_t r = 0; r < rows.count; ++r) {
+        part.largest[r] = NO_SCORE;
+        part.total[r] = 0.f;
+    }
+}
+
+// Adds the part of the span that begins at `begin` to the sum of those before it.
+inline void merge(const Rows& rows, const Part& into, const Part& from, int64_t begin) {
+    const int64_t padded = rows.padded();
+    for (int64_t r = 0; r < rows.count; ++r) {
+        if (rows.keys_of(r) <= begin) continue;
+        const float before = into.largest[r], here = from.largest[r], after = here > before ? here : before;
+        const float base = after == NO_SCORE ? 0.f : after;
+        float kept[LANES], taken[LANES];
+        store(kept, exp2(all(before - base)));
+        store(taken, exp2(all(here - base)));
+        into.largest[r] = after;
+        into.total[r] = into.total[r] * kept[0] + from.total[r] * taken[0];
+        float *to = into.out + r * padded, *part = from.out + r * padded;
+        for (int64_t c = 0; c < padded; c += LANES) {
+            store(to + c, fma(load(part + c), all(taken[0]), mul(load(to + c), all(kept[0]))));
+        }
+    }
+}
+
+inline void write_rows(const Rows& rows, const Part& sum, float v_scale) {
+    for (int64_t r = 0; r < rows.count; ++r) {
+        const int64_t row = rows.first + r;
+        uint16_t* out = rows.out + row / rows.group * rows.out_row + row % rows.group * rows.dim;
+        const float* from = sum.out + r * rows.padded();
+        const float factor = rows.keys_of(r) > 0 ? v_scale / sum.total[r] : 0.f;
+        for (int64_t d = 0; d < rows.dim; ++d) out[d] = to_bf16(from[d] * factor);
+    }
+}
+
+}  // namespace ocrquant::OCRQUANT_ISA::attention
