@@ -13,6 +13,8 @@ from transformers.models.qwen3_5 import modeling_qwen3_5
 from ocrquant.formats import fp8
 from ocrquant.kernels.attention_inputs import attention_inputs
 from ocrquant.kernels.attention_inputs.reference import attention_inputs_reference
+from ocrquant.kernels.extension import extension
+from ocrquant.kernels.program import capture
 
 PAGES, PAGE_SIZE, EPS = 9, 4, 1e-6
 OPS = pytest.mark.parametrize("op", [attention_inputs, attention_inputs_reference])
@@ -165,3 +167,50 @@ def test_float64_is_kept() -> None:
     ).unsqueeze(1)
     assert torch.allclose(out, torch.cat((turned.real, turned.imag), dim=-1), rtol=1e-12, atol=1e-12)
     assert k_cache.dtype == torch.float64
+
+
+@pytest.mark.parametrize("cache", [torch.bfloat16, torch.uint8])
+@pytest.mark.parametrize(
+    ("head_dim", "rotated", "norm"), [(256, 64, True), (72, 72, True), (128, 128, False)]
+)
+def test_the_plain_build_has_the_same_bits(cache, head_dim, rotated, norm) -> None:
+    c = case(head_dim=head_dim, rotated=rotated, norm=norm)
+    scales = (0.03, 0.02) if cache == torch.uint8 else (1.0, 1.0)
+    best = c.run(attention_inputs, cache, *scales)
+    extension().force_isa("plain")
+    try:
+        plain = c.run(attention_inputs, cache, *scales)
+    finally:
+        extension().force_isa("auto")
+    for one, other in zip(best, plain, strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.0371])
+def test_every_bf16_value_gets_the_code_of_the_format(scale) -> None:
+    every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
+    rows = every.view(-1, 1, 256)
+    count = rows.shape[0]
+    caches = [torch.zeros(count, 1, 1, 256, dtype=torch.uint8) for _ in "kv"]
+    cos, sin = torch.ones(count, 0), torch.zeros(count, 0)
+    slots = torch.arange(count, dtype=torch.int32)
+    out = torch.empty_like(rows)
+    attention_inputs(rows, rows, rows, None, None, EPS, cos, sin, slots, out, *caches, scale, scale)
+    wanted = fp8.encode(every[None], torch.tensor([scale])).view(torch.uint8).flatten()
+    assert torch.equal(out.view(torch.int16), rows.view(torch.int16))
+    for cache in caches:
+        got = cache.flatten()
+        nan = every.isnan()
+        assert torch.equal(got[~nan], wanted[~nan])
+        assert (got[nan] & 0x7F == 0x7F).all()
+
+
+def test_a_program_follows_the_slots() -> None:
+    c = case(rows=5)
+    with capture() as program:
+        out, k_cache, v_cache = c.run(attention_inputs)
+    assert (out == 9).all()
+    c.slots.copy_(torch.tensor([-1, 3, 7, 35, 0]))
+    program.run()
+    for got, wanted in zip((out, k_cache, v_cache), c.run(attention_inputs), strict=True):
+        assert torch.equal(got, wanted)

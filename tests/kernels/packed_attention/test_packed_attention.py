@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from ocrquant.kernels.extension import extension
 from ocrquant.kernels.packed_attention import packed_attention
 from ocrquant.kernels.packed_attention.reference import packed_attention_reference
+from ocrquant.kernels.program import capture
 
 OPS = pytest.mark.parametrize("op", [packed_attention, packed_attention_reference])
 HEADS = 2
@@ -70,3 +72,39 @@ def test_rows_of_no_segment_are_left_alone(op) -> None:
     got = run(op, qkv, torch.tensor([3, 8], dtype=torch.int32))
     assert (got[:3] == 9).all()
     assert (got[8:] == 9).all()
+
+
+def test_bits_do_not_depend_on_other_segments_or_threads() -> None:
+    qkv, starts = rows([64, 700, 5, 1], 72)
+    native = extension()
+    before = native.num_threads()
+    try:
+        native.set_num_threads(2)
+        together = run(packed_attention, qkv, starts)
+        native.set_num_threads(1)
+        for begin, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
+            alone = run(packed_attention, qkv[begin:end], torch.tensor([0, end - begin], dtype=torch.int32))
+            assert torch.equal(alone, together[begin:end])
+    finally:
+        native.set_num_threads(before)
+
+
+def test_the_plain_build() -> None:
+    qkv, starts = rows([70, 600], 72)
+    extension().force_isa("plain")
+    try:
+        got = run(packed_attention, qkv, starts)
+    finally:
+        extension().force_isa("auto")
+    assert torch.allclose(got.double(), dense(qkv, starts), rtol=2.0**-8, atol=2.0**-9)
+
+
+def test_a_program_follows_the_rows() -> None:
+    qkv, starts = rows([30, 9], 48)
+    out = torch.zeros(39, HEADS * 48).bfloat16()
+    with capture() as program:
+        packed_attention(*qkv.unbind(1), starts, 48**-0.5, out)
+    assert (out == 0).all()
+    qkv.mul_(0.5)
+    program.run()
+    assert torch.equal(out, run(packed_attention, qkv, starts))

@@ -16,6 +16,8 @@ from transformers.models.paddleocr_vl.modeling_paddleocr_vl import (
 from transformers.models.qwen3_5.configuration_qwen3_5 import Qwen3_5TextConfig
 from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5TextRotaryEmbedding
 
+from ocrquant.kernels.program import capture
+from ocrquant.kernels.rope_table import rope_table
 from ocrquant.kernels.rope_table.reference import rope_table_reference
 
 
@@ -24,9 +26,11 @@ def positions(rows: int, axes: int = 3, largest: int = 20_000) -> Tensor:
     return torch.randint(0, largest, (axes, rows), dtype=torch.int32)
 
 
-def table(where: Tensor, inv_freq: Tensor, axis: list[int], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def table(
+    where: Tensor, inv_freq: Tensor, axis: list[int], dtype: torch.dtype, op=rope_table_reference
+) -> tuple[Tensor, Tensor]:
     cos, sin = (torch.full((where.shape[1], inv_freq.numel()), 9.0) for _ in "cs")
-    rope_table_reference(where, inv_freq, torch.tensor(axis, dtype=torch.int32), cos, sin, dtype)
+    op(where, inv_freq, torch.tensor(axis, dtype=torch.int32), cos, sin, dtype)
     return cos, sin
 
 
@@ -89,3 +93,47 @@ def test_by_hand() -> None:
     )
     assert torch.allclose(cos, torch.tensor([[1.0, 0.0707372], [0.5403023, 1.0]]))
     assert torch.allclose(sin, torch.tensor([[0.0, 0.9974950], [0.8414710, 0.0]]))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_the_native_table_holds_the_nearest_values(dtype) -> None:
+    embedding, where = qwen(), positions(2000)
+    got = table(where, embedding.inv_freq, qwen_axis(), dtype, rope_table)
+    angle = (where[qwen_axis()].float().mT * embedding.inv_freq).double()
+    for one, exact in zip(got, (angle.cos(), angle.sin()), strict=True):
+        assert torch.equal(one, exact.float().to(dtype).float())
+
+
+def test_the_native_table_is_that_of_the_text_models_but_for_ties() -> None:
+    embedding, where = paddle(), positions(2000)
+    axis = [0] * 16 + [1] * 24 + [2] * 24
+    pairs = (
+        table(where, embedding.inv_freq, axis, torch.bfloat16, op)
+        for op in (rope_table, rope_table_reference)
+    )
+    for one, other in zip(*pairs, strict=True):
+        assert (one != other).float().mean() < 1e-4
+        assert torch.allclose(one, other, rtol=2.0**-7, atol=1e-6)
+
+
+def test_other_dtypes_are_rounded_to() -> None:
+    where, inv_freq = positions(9, axes=1), torch.tensor([1.0, 0.1])
+    got = table(where, inv_freq, [0, 0], torch.float16, rope_table)
+    assert torch.equal(got[0], got[0].half().float())
+    assert not torch.equal(got[0], got[0].bfloat16().float())
+
+
+def test_a_program_follows_the_positions() -> None:
+    where, inv_freq, axis = (
+        positions(4, axes=2),
+        torch.tensor([1.0, 0.3]),
+        torch.tensor([1, 0], dtype=torch.int32),
+    )
+    cos, sin = torch.zeros(4, 2), torch.zeros(4, 2)
+    with capture() as program:
+        rope_table(where, inv_freq, axis, cos, sin, torch.bfloat16)
+    where.copy_(positions(4, axes=2) // 2)
+    program.run()
+    wanted = table(where, inv_freq, [1, 0], torch.bfloat16, rope_table)
+    assert torch.equal(cos, wanted[0])
+    assert torch.equal(sin, wanted[1])

@@ -7,6 +7,7 @@ import torch
 from transformers.models.paddleocr_vl import modeling_paddleocr_vl
 from transformers.models.qwen3_5 import modeling_qwen3_5
 
+from ocrquant.kernels.extension import extension
 from ocrquant.kernels.vision_rope import vision_rope
 from ocrquant.kernels.vision_rope.reference import vision_rope_reference
 
@@ -40,3 +41,14 @@ def test_keeps_float64() -> None:
     vision_rope(qkv[:, 0], qkv[:, 1], cos, sin)
     # A rotation keeps lengths, up to that of the float32 table.
     assert torch.allclose(before.norm(dim=-1), qkv[:, 0].norm(dim=-1), rtol=1e-6)
+
+
+def test_the_plain_build_has_the_same_bits() -> None:
+    (best, cos, sin), (plain, _, _) = inputs(72), inputs(72)
+    vision_rope(best[:, 0], best[:, 1], cos, sin)
+    extension().force_isa("plain")
+    try:
+        vision_rope(plain[:, 0], plain[:, 1], cos, sin)
+    finally:
+        extension().force_isa("auto")
+    assert torch.equal(best, plain)
