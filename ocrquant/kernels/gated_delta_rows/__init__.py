@@ -7,7 +7,41 @@ equal length see `gated_delta_state`.
 
 from __future__ import annotations
 
-from ocrquant.kernels.gated_delta_rows.reference import EPSILON
-from ocrquant.kernels.gated_delta_rows.reference import gated_delta_rows_reference as gated_delta_rows
+import torch
+from torch import Tensor
+
+from ocrquant.kernels.contract import Contract
+from ocrquant.kernels.gated_delta_rows.checks import check_native, check_rows
+from ocrquant.kernels.gated_delta_rows.native import gated_delta_rows_native
+from ocrquant.kernels.gated_delta_rows.reference import EPSILON, gated_delta_rows_reference
+from ocrquant.kernels.selection import use_native
 
 __all__ = ["EPSILON", "gated_delta_rows"]
+
+
+def gated_delta_rows(
+    mixed: Tensor,
+    a: Tensor,
+    b: Tensor,
+    a_log: Tensor,
+    dt_bias: Tensor,
+    state: Tensor,
+    q_start: Tensor,
+    slots: Tensor,
+    fresh: Tensor,
+    out: Tensor,
+    key_heads: int,
+) -> None:
+    """See `gated_delta_rows_reference`.
+
+    Raises:
+        ShapeError: An argument is not as the reference says.
+    """
+    contract = Contract("gated_delta_rows")
+    check_rows(contract, mixed, a, b, a_log, dt_bias, state, q_start, slots, out, key_heads)
+    contract.tensor("fresh", fresh, "N", torch.int32)
+    run = gated_delta_rows_reference
+    if use_native("gated_delta_rows", mixed):
+        check_native(contract, state, a_log, dt_bias)
+        run = gated_delta_rows_native
+    run(mixed, a, b, a_log, dt_bias, state, q_start, slots, fresh, out, key_heads)

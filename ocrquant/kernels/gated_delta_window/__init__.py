@@ -6,6 +6,40 @@ records; `replay` keeps records instead.
 
 from __future__ import annotations
 
-from ocrquant.kernels.gated_delta_window.reference import gated_delta_window_reference as gated_delta_window
+from torch import Tensor
+
+from ocrquant.kernels.contract import Contract
+from ocrquant.kernels.gated_delta_rows.checks import check_native, check_rows
+from ocrquant.kernels.gated_delta_window.native import gated_delta_window_native
+from ocrquant.kernels.gated_delta_window.reference import gated_delta_window_reference
+from ocrquant.kernels.selection import use_native
 
 __all__ = ["gated_delta_window"]
+
+
+def gated_delta_window(
+    mixed: Tensor,
+    a: Tensor,
+    b: Tensor,
+    a_log: Tensor,
+    dt_bias: Tensor,
+    state: Tensor,
+    states: Tensor,
+    q_start: Tensor,
+    slots: Tensor,
+    out: Tensor,
+    key_heads: int,
+) -> None:
+    """See `gated_delta_window_reference`.
+
+    Raises:
+        ShapeError: An argument is not as the reference says.
+    """
+    contract = Contract("gated_delta_window")
+    check_rows(contract, mixed, a, b, a_log, dt_bias, state, q_start, slots, out, key_heads)
+    contract.tensor("states", states, "slots T H K V", state.dtype)
+    run = gated_delta_window_reference
+    if use_native("gated_delta_window", mixed):
+        check_native(contract, state, a_log, dt_bias)
+        run = gated_delta_window_native
+    run(mixed, a, b, a_log, dt_bias, state, states, q_start, slots, out, key_heads)

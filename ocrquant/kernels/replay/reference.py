@@ -28,7 +28,7 @@ def _places(cursors: Cursors, slot: int, first: int, count: int, size: int) -> T
 
 
 def _accepted(records: Records, cursors: Cursors, slot: int) -> tuple[Tensor, Tensor, Tensor]:
-    """u [H, P, V], k [H, P, K] and log gates [H, P] of the accepted records, in the dtype of the state."""
+    """Values u [H, P, V], keys [H, P, K] and log gates [H, P] of the accepted records."""
     places = _places(cursors, slot, 0, int(cursors.write_pos[slot]), records.u.shape[2])
     wide, repeats = records.state.dtype, records.u.shape[1] // records.k.shape[1]
     k = records.k[slot][:, places].to(wide).repeat_interleave(repeats, dim=0)
@@ -42,7 +42,9 @@ def _fold(state: Tensor, u: Tensor, k: Tensor, log_gate: Tensor) -> Tensor:
     return total.exp().unsqueeze(-1) * state + (k * weights.unsqueeze(-1)).mT @ u
 
 
-def _window(records: Records, cursors: Cursors, slot: int, terms: DeltaTerms, rows: slice) -> tuple[Tensor, ...]:
+def _window(
+    records: Records, cursors: Cursors, slot: int, terms: DeltaTerms, rows: slice
+) -> tuple[Tensor, ...]:
     """Outputs and written values [H, T, V] of a window, and its keys [H, T, K] and log gates [H, T]."""
     u, k, gates = _accepted(records, cursors, slot)
     folded = _fold(records.state[slot], u, k, gates)
@@ -75,7 +77,7 @@ def replay_rows_reference(
     *,
     accepted: bool,
 ) -> None:
-    """Outputs of each request's rows behind its records, and a record of each row; folds where `flush` says so.
+    """Outputs of each request's rows behind its records, and a record of each row; folds where it is due.
 
     Cursors stay: the rows count once `move_cursors` says how many. Rows, constants and padding as in
     `gated_delta_rows`.
@@ -141,8 +143,8 @@ def move_cursors_reference(
         cursors: Changed in place.
         size: buf of the rings.
         slots: i32 [N]; below zero: padding, nothing moves and its accepted is not looked at.
-        accepted: i32 [N], how many rows of each window count; beyond 0 .. T counts as the nearer end. None: the
-            step's single row counts, and a fold took it in.
+        accepted: i32 [N], how many rows of each window count; beyond 0 .. T counts as the nearer end. None:
+            the step's single row counts, and a fold took it in.
         reset: The checkpoint is up to date (a prefill): no records.
     """
     counts = [1] * len(slots) if accepted is None else accepted.clamp(0, cursors.window).tolist()

@@ -1,0 +1,82 @@
+// One token of the gated delta rule on one head's state [K, V]. Include after isa.h.
+//
+//   u = beta (v - e^g S^T k)      o = e^g S^T q + (k . q) u      S <- e^g S + k u^T
+//
+// Both products are taken of the old state, so that it comes from memory once; the update finds it in a cache. Every sum
+// runs over K in order, one fused step after the other: `accumulate` in products.h gives the same bits.
+#pragma once
+
+#include "delta/terms.h"
+
+namespace ocrquant::OCRQUANT_ISA::delta {
+
+// hk = S^T k and hq = S^T q, [V] each. Four rows at a time keep the sums in registers for longer.
+inline void read_state(const float* state, int64_t key_dim, int64_t value_dim, const float* k, const float* q, float* hk,
+                       float* hq) {
+    for (int64_t v = 0; v < value_dim; ++v) hk[v] = hq[v] = 0.f;
+    for (int64_t i = 0; i < key_dim; i += 4) {
+        const float* rows = state + i * value_dim;
+        for (int64_t v = 0; v < value_dim; v += LANES) {
+            Lanes sum_k = load(hk + v), sum_q = load(hq + v);
+            for (int64_t j = 0; j < 4; ++j) {
+                const Lanes s = load(rows + j * value_dim + v);
+                sum_k = fma(all(k[i + j]), s, sum_k);
+                sum_q = fma(all(q[i + j]), s, sum_q);
+            }
+            store(hk + v, sum_k);
+            store(hq + v, sum_q);
+        }
+    }
+}
+
+// to = decay * from + k u^T; the two may be one.
+inline void update_state(const float* from, float* to, int64_t key_dim, int64_t value_dim, float decay, const float* k,
+                         const float* u) {
+    for (int64_t i = 0; i < key_dim; ++i) {
+        const Lanes factor = all(decay), key = all(k[i]);
+        for (int64_t v = 0; v < value_dim; v += LANES) {
+            const int64_t at = i * value_dim + v;
+            store(to + at, fma(key, load(u + v), factor * load(from + at)));
+        }
+    }
+}
+
+// u = beta (v - read)
+inline void written_value(const uint16_t* v, float beta, const float* read, int64_t count, float* u) {
+    for (int64_t i = 0; i < count; ++i) u[i] = beta * (from_bf16(v[i]) - read[i]);
+}
+
+// to = scale * x
+inline void scaled(const float* x, float scale, int64_t count, float* to) {
+    for (int64_t i = 0; i < count; i += LANES) store(to + i, all(scale) * load(x + i));
+}
+
+// to += scale * x
+inline void add_scaled(const float* x, float scale, int64_t count, float* to) {
+    for (int64_t i = 0; i < count; i += LANES) store(to + i, fma(all(scale), load(x + i), load(to + i)));
+}
+
+inline void write_bf16(const float* from, int64_t count, uint16_t* to) {
+    for (int64_t i = 0; i < count; ++i) to[i] = to_bf16(from[i]);
+}
+
+// Scratch of `step`, in floats.
+inline int64_t step_floats(int64_t key_dim, int64_t value_dim) { return 2 * key_dim + 3 * value_dim; }
+
+inline void step(const DeltaRows& rows, int64_t row, int64_t head, const float* from, float* to, float* space) {
+    const int64_t key_dim = rows.key_dim, value_dim = rows.value_dim;
+    float *k = space, *q = k + key_dim, *hk = q + key_dim, *hq = hk + value_dim, *u = hq + value_dim;
+    key_of(rows, row, head, k);
+    query_of(rows, row, head, q);
+    const Gates gates = gates_of(rows, row, head);
+    const float decay = expf(gates.log_gate);
+    read_state(from, key_dim, value_dim, k, q, hk, hq);
+    scaled(hk, decay, value_dim, hk);
+    written_value(value_of(rows, row, head), gates.beta, hk, value_dim, u);
+    scaled(hq, decay, value_dim, hq);
+    add_scaled(u, dot(k, q, key_dim), value_dim, hq);
+    write_bf16(hq, value_dim, out_of(rows, row, head));
+    update_state(from, to, key_dim, value_dim, decay, k, u);
+}
+
+}  // namespace ocrquant::OCRQUANT_ISA::delta
