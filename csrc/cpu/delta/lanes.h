@@ -9,12 +9,15 @@ namespace ocrquant::OCRQUANT_ISA::delta {
 #if defined(OCRQUANT_WITH_AVX512)
 typedef float Lanes __attribute__((vector_size(64)));
 inline Lanes fma(Lanes a, Lanes b, Lanes c) { return (Lanes)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
+inline Lanes all(float x) { return (Lanes)_mm512_set1_ps(x); }
 #elif defined(OCRQUANT_WITH_AVX2)
 typedef float Lanes __attribute__((vector_size(32)));
 inline Lanes fma(Lanes a, Lanes b, Lanes c) { return (Lanes)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c); }
+inline Lanes all(float x) { return (Lanes)_mm256_set1_ps(x); }
 #else
 typedef float Lanes __attribute__((vector_size(16)));
 inline Lanes fma(Lanes a, Lanes b, Lanes c) { return a * b + c; }
+inline Lanes all(float x) { return Lanes{x, x, x, x}; }
 #endif
 
 constexpr int64_t LANES = sizeof(Lanes) / sizeof(float);
@@ -26,8 +29,6 @@ inline Lanes load(const float* from) {
 }
 
 inline void store(float* to, Lanes x) { std::memcpy(to, &x, sizeof(x)); }
-
-inline Lanes all(float x) { return Lanes{} + x; }
 
 inline float total(Lanes x) {
     float parts[LANES];
