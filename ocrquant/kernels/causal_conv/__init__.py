@@ -6,7 +6,47 @@ windows of drafts or schedulers.
 
 from __future__ import annotations
 
-from ocrquant.kernels.causal_conv.reference import TAPS
-from ocrquant.kernels.causal_conv.reference import causal_conv_reference as causal_conv
+import torch
+from torch import Tensor
+
+from ocrquant.kernels.causal_conv.native import causal_conv_native
+from ocrquant.kernels.causal_conv.reference import TAPS, causal_conv_reference
+from ocrquant.kernels.contract import Contract
+from ocrquant.kernels.selection import use_native
 
 __all__ = ["TAPS", "causal_conv"]
+
+CHANNEL_MULTIPLE = 16
+
+
+def causal_conv(
+    x: Tensor,
+    weight: Tensor,
+    tail: Tensor,
+    q_start: Tensor,
+    slots: Tensor,
+    fresh: Tensor,
+    out: Tensor,
+    record: Tensor | None = None,
+) -> None:
+    """See `causal_conv_reference`.
+
+    Raises:
+        ShapeError: An argument is not as the reference says.
+    """
+    contract = Contract("causal_conv")
+    contract.tensor("x", x, "R C", None, strided=True)
+    contract.tensor("weight", weight, f"C {TAPS}", x.dtype)
+    contract.tensor("tail", tail, f"slots {TAPS - 1} C", x.dtype)
+    contract.tensor("slots", slots, "N", torch.int32)
+    contract.tensor("fresh", fresh, "N", torch.int32)
+    contract.tensor("q_start", q_start, f"{len(slots) + 1}", torch.int32)
+    contract.tensor("out", out, "R C", x.dtype)
+    if record is not None:
+        contract.tensor("record", record, "slots T C", x.dtype)
+    run = causal_conv_reference
+    if use_native("causal_conv", x):
+        fits = x.shape[1] % CHANNEL_MULTIPLE == 0
+        contract.require(fits, "x", f"channels that are a multiple of {CHANNEL_MULTIPLE}", x.shape[1])
+        run = causal_conv_native
+    run(x, weight, tail, q_start, slots, fresh, out, record)

@@ -1,0 +1,82 @@
+// Causal depthwise convolution of four taps and SiLU over rows of many requests, behind the last inputs of each.
+//
+// A task is a block of channels for all requests: the block's weights are brought into rows once. The sum is rounded to bf16
+// before SiLU, and SiLU after it.
+#include "common/isa.h"
+#include "common/numbers.h"
+#include "common/pool.h"
+#include "common/vec.h"
+#include "causal_conv/args.h"
+
+namespace ocrquant::OCRQUANT_ISA {
+
+namespace {
+
+constexpr int64_t TAPS = 4, BEFORE = TAPS - 1, BLOCK = 256;
+
+struct Block {
+    int64_t first, count;
+    float weight[TAPS][BLOCK];
+    uint16_t before[BEFORE][BLOCK];  // the inputs before the request's first row
+};
+
+void convolve(const Block& block, const uint16_t* const* inputs, uint16_t* out) {
+    for (int64_t c = 0; c < block.count; c += 2 * VEC) {
+        F32 halves[2];
+        for (int64_t half = 0; half < 2; ++half) {
+            const int64_t at = c + half * VEC;
+            F32 sum = splat(0.f);
+            for (int64_t tap = 0; tap < TAPS; ++tap)
+                sum += load_as<F32>(block.weight[tap] + at) * widen(load_as<U16>(inputs[tap] + at));
+            halves[half] = silu(rounded(sum));
+        }
+        const U16x16 both = narrow(halves[0], halves[1]);
+        memcpy(out + c, &both, sizeof(both));
+    }
+}
+
+void convolve_request(const CausalConvArgs& args, int64_t request, Block& block) {
+    const int64_t first = args.q_start[request], count = args.q_start[request + 1] - first, slot = args.slots[request];
+    const size_t bytes = size_t(block.count) * sizeof(uint16_t);
+    if (count <= 0) return;
+    if (slot < 0) {
+        for (int64_t t = 0; t < count; ++t) memset(args.out + (first + t) * args.channels + block.first, 0, bytes);
+        return;
+    }
+    uint16_t* tail = args.tail + slot * BEFORE * args.channels + block.first;
+    for (int64_t i = 0; i < BEFORE; ++i) {
+        if (args.fresh[request] != 0) memset(block.before[i], 0, bytes);
+        else memcpy(block.before[i], tail + i * args.channels, bytes);
+    }
+    const uint16_t* x = args.x + first * args.x_stride + block.first;
+    const auto input = [&](int64_t t) { return t < BEFORE ? block.before[t] : x + (t - BEFORE) * args.x_stride; };
+    for (int64_t t = 0; t < count; ++t) {
+        const uint16_t* const inputs[TAPS] = {input(t), input(t + 1), input(t + 2), input(t + 3)};
+        convolve(block, inputs, args.out + (first + t) * args.channels + block.first);
+    }
+    if (args.record == nullptr) {
+        for (int64_t i = 0; i < BEFORE; ++i) memcpy(tail + i * args.channels, input(count + i), bytes);
+        return;
+    }
+    uint16_t* record = args.record + slot * args.window * args.channels + block.first;
+    for (int64_t t = 0; t < count && t < args.window; ++t)
+        memcpy(record + t * args.channels, x + t * args.x_stride, bytes);
+}
+
+}  // namespace
+
+void causal_conv(const CausalConvArgs& args) {
+    const int64_t rows = args.q_start[args.requests] - args.q_start[0];
+    parallel_for((args.channels + BLOCK - 1) / BLOCK, rows * args.channels < 20000, [&](int64_t chunk) {
+        Block block;
+        block.first = chunk * BLOCK;
+        block.count = args.channels - block.first < BLOCK ? args.channels - block.first : BLOCK;
+        for (int64_t c = 0; c < block.count; ++c) {
+            for (int64_t tap = 0; tap < TAPS; ++tap)
+                block.weight[tap][c] = from_bf16(args.weight[(block.first + c) * TAPS + tap]);
+        }
+        for (int64_t request = 0; request < args.requests; ++request) convolve_request(args, request, block);
+    });
+}
+
+}  // namespace ocrquant::OCRQUANT_ISA
