@@ -6,6 +6,7 @@ The border between policy and computation: a `Plan` holds no tensor, a `Runner` 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -124,6 +125,14 @@ class PlanShape:
         return None if self.prefill else (self.drafted, self.window, self.decode)
 
 
+@lru_cache(maxsize=1024)
+def _single_rows(count: int) -> PlanShape:
+    """The shape of nearly every step, made once for each number of requests."""
+    return PlanShape(
+        drafted=0, window=0, decode=count, prefill_rows=0, prefill=0, logit_rows=count, images=False
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What one step computes, in the order of its rows: windows, then single rows, then chunks.
@@ -154,6 +163,9 @@ class Plan:
     shape: PlanShape = field(init=False)
 
     def __post_init__(self) -> None:
+        if not (self.drafted or self.prefill):
+            object.__setattr__(self, "shape", _single_rows(len(self.decode)))
+            return
         window = 1 + len(self.drafted[0].drafts) if self.drafted else 0
         assert all(1 + len(w.drafts) == window for w in self.drafted), "windows have one length"
         assert sorted(self.prefill, key=lambda c: not c.samples) == list(self.prefill), "sampled chunks first"

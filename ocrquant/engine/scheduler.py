@@ -61,6 +61,8 @@ class Scheduler:
         self.running: list[Request] = []
         self.num_steps = 0
         self.num_preemptions = 0
+        # Whoever did not fit fits no sooner than somebody has left; until then nobody asks again.
+        self._blocked: Request | None = None
         self._tables = Tables(pools.kv.table, pools.drafter.table if pools.drafter else None)
 
     def submit(self, request: Request) -> None:
@@ -161,6 +163,7 @@ class Scheduler:
     def _stop(self, request: Request) -> None:
         """Takes a running request off its pages."""
         assert request.holding is not None, "a running request has pages"
+        self._blocked = None
         self.running.remove(request)
         self.pools.give(request.holding)
         request.holding = None
@@ -171,7 +174,10 @@ class Scheduler:
         """Lets requests enter in their order until one does not fit: none overtakes it."""
         while draft.budget > 0 and len(self.running) < self.config.max_requests:
             request = self.queue.peek()
-            if request is None or not self._enter(request, draft):
+            if request is None or request is self._blocked:
+                return
+            if not self._enter(request, draft):
+                self._blocked = request
                 return
             self.queue.pop()
             request.state = RequestState.RUNNING

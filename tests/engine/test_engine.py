@@ -201,6 +201,32 @@ def test_planted_wrong_slot_changes_a_text():
     assert list(run_checked(engine)[name].ids) != expected_answer(prompt, sampling, sampling.max_tokens)[0]
 
 
+def keep_pages(engine):
+    engine.pools.give = lambda holding: None
+
+
+def keep_running(engine):
+    engine.scheduler.finish = lambda request: None
+
+
+def lose_a_waiting_one(engine):
+    engine.scheduler.queue.pop()
+
+
+@pytest.mark.parametrize("plant", [keep_pages, keep_running, lose_a_waiting_one])
+def test_planted_leak_is_seen_in_the_step_in_which_it_happens(plant):
+    engine, _ = make_engine(max_requests=2)
+    for _ in range(4):
+        engine.submit(text_prompt([1, 2], 3), SamplingParams(max_tokens=3, ignore_eos=True))
+    engine.step()
+    engine.check_integrity()
+    plant(engine)
+    with pytest.raises(AssertionError):
+        for _ in range(3):
+            engine.step()
+            engine.check_integrity()
+
+
 def test_a_finished_request_leaves_and_a_waiting_one_enters_in_the_next_step():
     engine, _ = make_engine(max_requests=2)
     first = engine.submit(text_prompt([1, 2, 3], 3), SamplingParams(max_tokens=2, ignore_eos=True))
@@ -211,6 +237,18 @@ def test_a_finished_request_leaves_and_a_waiting_one_enters_in_the_next_step():
     assert [output.id for output in engine.step() if output.finished] == [first]
     engine.step()
     assert (engine.last_step.shape.decode, engine.last_step.shape.prefill) == (1, 1)
+
+
+def test_whoever_does_not_fit_is_asked_again_when_somebody_has_left():
+    engine, _ = make_engine(num_pages=12, max_positions=48, max_requests=3)
+    tries = []
+    enter = engine.scheduler._enter
+    engine.scheduler._enter = lambda request, draft: tries.append(request.id) or enter(request, draft)
+    for length, answer in ((16, 8), (4, 4), (28, 2)):
+        engine.submit(text_prompt([1] * length, 3), SamplingParams(max_tokens=answer, ignore_eos=True))
+    results = run_checked(engine)
+    assert tries == ["0", "1", "2", "2", "2"]  # at first, after the second has left, after the first has
+    assert [len(results[name].ids) for name in "012"] == [8, 4, 2]
 
 
 def test_queue_limit_refuses_clearly_and_counts_only_those_that_wait():
