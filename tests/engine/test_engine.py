@@ -221,10 +221,14 @@ def test_planted_leak_is_seen_in_the_step_in_which_it_happens(plant):
     engine.step()
     engine.check_integrity()
     plant(engine)
-    with pytest.raises(AssertionError):
+
+    def go_on():
         for _ in range(3):
             engine.step()
             engine.check_integrity()
+
+    with pytest.raises(AssertionError):
+        go_on()
 
 
 def test_a_finished_request_leaves_and_a_waiting_one_enters_in_the_next_step():
