@@ -215,6 +215,7 @@ class Decoder:
         self._layers = tuple(layers)
         self._head = head
         self._vision = vision
+        self._known_caches: Caches | None = None
         self._stream = build.workspace.slot("stream", spec.hidden)
         self._delta = build.workspace.slot("delta", spec.hidden)
 
@@ -258,8 +259,12 @@ class Decoder:
         """See ``models.step.Model``.
 
         Raises:
+            ModelError: The caches are not those that the checkpoint asks for.
             ShapeError: The step has more rows than were reserved, or an op refuses an argument.
         """
+        if caches is not self._known_caches:
+            self._check(caches)
+            self._known_caches = caches
         scratch = self._workspace.view(step.tokens.shape[0])
         stream, sublayer = scratch.rows(self._stream), scratch.rows(self._delta)
         embed(self._table, step.tokens, stream, images, step.image_index)
@@ -274,3 +279,19 @@ class Decoder:
         num_wanted = step.logit_rows.shape[0]
         if num_wanted:  # none where a step only reads a part of a prompt
             self._head(self._workspace.view(num_wanted), stream, sublayer, step.logit_rows, logits)
+
+    def _check(self, caches: Caches) -> None:
+        """Refuses caches that would leave the checkpoint's own scales unused, or make scales up."""
+        count, scales = self.spec.attention.num_layers, self.kv_scales
+        wanted = (
+            (torch.uint8, scales) if scales is not None else (self._workspace.dtype, [(1.0, 1.0)] * count)
+        )
+        kinds = [tensor.dtype for tensor in (*caches.k, *caches.v)]
+        given = list(zip(caches.k_scales, caches.v_scales, strict=True))
+        if kinds != [wanted[0]] * 2 * count or given != list(wanted[1]):
+            raise ModelError(
+                "caches of keys and values",
+                expected=f"{count} layers of {wanted[0]} with decode scales {list(wanted[1])}",
+                given=f"{len(caches.k)} of {', '.join(sorted({str(kind) for kind in kinds}))} with {given}",
+                fix="make the caches as the model's kv_scales say",
+            )

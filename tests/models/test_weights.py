@@ -1,5 +1,7 @@
 """Every tensor is taken once or left with a reason; what is missing, odd or misshapen is refused by name."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -9,6 +11,7 @@ from ocrquant.formats.weights import FP8Weight
 from ocrquant.models.registry import build_model
 from ocrquant.models.weights import MappingSource, WeightReader
 from tests.models import reference
+from tests.models.stepping import Part, Stepper
 
 CPU = torch.device("cpu")
 
@@ -121,6 +124,22 @@ def test_scales_of_caches_are_handed_on(tiny):
     config, tensors = tiny
     assert build(config, tensors).kv_scales is None
     assert build(config, tensors, kv_scales={ATTENTION: (0.25, 0.5)}).kv_scales == ((0.25, 0.5),)
+
+
+@pytest.mark.parametrize(("asked", "codes"), [(True, False), (False, True)])
+def test_a_cache_that_is_not_the_checkpoints_is_refused(tiny, asked, codes):
+    config, tensors = tiny
+    model = build(config, tensors, kv_scales={ATTENTION: (0.25, 0.5)} if asked else {})
+    one = Part(0, torch.tensor([9]), torch.zeros(3, 1))
+    Stepper(model, codes=asked).step([one])
+    stepper = Stepper(model, codes=asked)
+    scales = [0.25] if codes else [1.0]
+    caches = [
+        torch.zeros(one.shape, dtype=torch.uint8 if codes else torch.float32) for one in stepper.caches.k
+    ]
+    stepper.caches = replace(stepper.caches, k=caches, v=caches, k_scales=scales, v_scales=scales)
+    with pytest.raises(ModelError, match="caches of keys and values: expected 1 layers of"):
+        stepper.step([one])
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
