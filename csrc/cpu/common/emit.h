@@ -59,7 +59,7 @@ inline uint16_t largest_of(U16x16 values) {
     return uint16_t(~_mm_extract_epi16(_mm_minpos_epu16(inverted), 0));
 #else
     uint16_t largest = 0;
-    for (int j = 0; j < TURN; ++j) largest = largest < values[j] ? values[j] : largest;
+    for (int j = 0; j < BLOCK; ++j) largest = largest < values[j] ? values[j] : largest;
     return largest;
 #endif
 }
@@ -67,13 +67,12 @@ inline uint16_t largest_of(U16x16 values) {
 // Largest magnitude as bf16 bits. Magnitudes order like their bits, and NaN comes out above infinity.
 inline uint16_t largest_magnitude(const uint16_t* y, int64_t width) {
     U16x16 lanes[2] = {};
+    const auto take = [&lanes](const uint16_t* from) {
+        for (int j = 0; j < 2; ++j) lanes[j] = larger(lanes[j], load_as<U16x16>(from + j * BLOCK) & uint16_t(0x7fff));
+    };
     int64_t i = 0;
-    for (; i + 2 * TURN <= width; i += 2 * TURN)
-        for (int j = 0; j < 2; ++j) lanes[j] = larger(lanes[j], load_as<U16x16>(y + i + j * TURN) & uint16_t(0x7fff));
-    for (; i < width; i += TURN) {
-        const Padded<uint16_t> tail(y + i, width - i < TURN ? width - i : TURN);
-        lanes[0] = larger(lanes[0], load_as<U16x16>(tail.values) & uint16_t(0x7fff));
-    }
+    for (; i + TURN <= width; i += TURN) take(y + i);
+    if (i < width) take(Padded<uint16_t>(y + i, width - i).values);
     return largest_of(larger(lanes[0], lanes[1]));
 }
 
@@ -93,17 +92,20 @@ inline float token_decode_scale(uint16_t largest) {
 
 // No clamp: by the choice of the scale no quotient passes 448 by more than a rounding of float32.
 inline void emit_fp8(const uint16_t* y, int64_t width, float decode_scale, uint8_t* codes) {
-    const auto turn = [decode_scale](const uint16_t* from) {
-        return bytes(packed(e4m3_codes(load_wide(from) / decode_scale), e4m3_codes(load_wide(from + VEC) / decode_scale)));
+    const auto write = [decode_scale](const uint16_t* from, uint8_t* to) {
+        for (int j = 0; j < VECTORS; j += 2) {
+            const U32 low = e4m3_codes(load_wide(from + j * VEC) / decode_scale);
+            const U32 high = e4m3_codes(load_wide(from + (j + 1) * VEC) / decode_scale);
+            const U8x16 result = bytes(packed(low, high));
+            std::memcpy(to + j * VEC, &result, sizeof(result));
+        }
     };
     int64_t i = 0;
-    for (; i + TURN <= width; i += TURN) {
-        const U8x16 result = turn(y + i);
-        std::memcpy(codes + i, &result, sizeof(result));
-    }
+    for (; i + TURN <= width; i += TURN) write(y + i, codes + i);
     if (i == width) return;
-    const U8x16 result = turn(Padded<uint16_t>(y + i, width - i).values);
-    std::memcpy(codes + i, &result, size_t(width - i));
+    uint8_t tail[TURN];
+    write(Padded<uint16_t>(y + i, width - i).values, tail);
+    std::memcpy(codes + i, tail, size_t(width - i));
 }
 
 // Two codes a byte, the even column in the low nibble.
@@ -122,7 +124,7 @@ inline void emit_nvfp4_block(const uint16_t* y, float divisor, uint8_t* packed_c
     // The sign of a NaN is dropped; magnitudes and their bound are positive as signed numbers too.
     const U16x16 is_nan = (U16x16)(magnitude > uint16_t(0x7f80));
     const U16x16 sign = (value >> 12) & uint16_t(8) & ~is_nan;
-    uint16_t halves[TURN];
+    uint16_t halves[BLOCK];
     std::memcpy(halves, &magnitude, sizeof(halves));
     const U32 low = raised_e2m1_codes(load_wide(halves) / divisor);
     const U32 high = raised_e2m1_codes(load_wide(halves + VEC) / divisor);

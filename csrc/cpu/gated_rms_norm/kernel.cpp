@@ -10,7 +10,7 @@ void gated_rms_norm(const GatedRmsNormArgs& a) {
         for (int64_t i = first; i < last; i += dim) {
             const uint16_t* const o = a.o + r * a.o_stride + i;
             const float scale = inverse_rms(o, dim, a.eps);
-            const auto gated = [scale](F32 v, F32 z, F32 w) { return rounded(rounded(v * scale) * rounded(w)) * silu(z); };
+            const auto gated = [scale](Turn v, Turn z, Turn w) { return rounded(rounded(v * scale) * rounded(w)) * silu(z); };
             map(y + i, dim, gated, o, a.z + r * a.z_stride + i, a.weight);
         }
     });

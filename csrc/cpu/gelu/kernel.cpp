@@ -9,26 +9,26 @@ namespace ocrquant::OCRQUANT_ISA {
 
 namespace {
 
-inline F32 magnitude(F32 x) { return bit_cast<F32>(bit_cast<U32>(x) & 0x7fffffffu); }
-
 // x / 2 * (1 + s), s = 1 - tail for positive x and tail - 1 for negative x, rounded before 1 is added.
-inline F32 halved(F32 x, F32 tail) {
-    const F32 s = 1.0f - tail;
-    const I32 is_negative = x < 0.0f;
-    return 0.5f * x * (1.0f + (is_negative ? -s : s));
+inline Turn halved(const Turn& x, const Turn& tail) {
+    const Turn s = 1.0f - tail;
+    const Turn sum = each([&](int i) {
+        const I32 is_negative = x.v[i] < 0.0f;
+        return 1.0f + (is_negative ? -s.v[i] : s.v[i]);
+    });
+    return 0.5f * x * sum;
 }
 
-inline F32 gelu_tanh(F32 x) {
-    const F32 u = 0.79788456f * (x + 0.044715f * (x * x * x));
+inline Turn gelu_tanh(const Turn& x) {
+    const Turn u = 0.79788456f * (x + 0.044715f * (x * x * x));
     return halved(x, 2.0f / (1.0f + exponential(2.0f * magnitude(u))));
 }
 
 // erfc by a polynomial in 1 / (1 + z / 2) within an exponential: Numerical Recipes, section 6.2, relative error 1.2e-7.
-inline F32 gelu_erf(F32 x) {
-    const F32 z = magnitude(x) * 0.70710678f;
-    const F32 t = 1.0f / (1.0f + 0.5f * z);
-    F32 p = splat(0.17087277f);
-    p = p * t - 0.82215223f;
+inline Turn gelu_erf(const Turn& x) {
+    const Turn z = magnitude(x) * 0.70710678f;
+    const Turn t = 1.0f / (1.0f + 0.5f * z);
+    Turn p = 0.17087277f * t - 0.82215223f;
     p = p * t + 1.48851587f;
     p = p * t - 1.13520398f;
     p = p * t + 0.27886807f;
@@ -47,9 +47,9 @@ void gelu(const GeluArgs& a) {
         const uint16_t* const x = a.x + r * a.x_stride;
         uint16_t* const y = a.out + r * a.out_stride;
         if (a.is_tanh)
-            map(y, a.width, [](F32 v) { return gelu_tanh(v); }, x);
+            map(y, a.width, [](Turn v) { return gelu_tanh(v); }, x);
         else
-            map(y, a.width, [](F32 v) { return gelu_erf(v); }, x);
+            map(y, a.width, [](Turn v) { return gelu_erf(v); }, x);
     });
 }
 

@@ -7,12 +7,12 @@ namespace ocrquant::OCRQUANT_ISA {
 void rms_norm(const RmsNormArgs& a) {
     produce_rows(a.rows, a.width, a.out, [&](int64_t r, uint16_t* y) {
         uint16_t* const x = a.x + r * a.x_stride;
-        if (a.delta) map(x, a.width, [](F32 v, F32 d) { return v + d; }, x, a.delta + r * a.delta_stride);
+        if (a.delta) map(x, a.width, [](Turn v, Turn d) { return v + d; }, x, a.delta + r * a.delta_stride);
         const float scale = inverse_rms(x, a.width, a.eps);
         if (a.is_unit)
-            map(y, a.width, [scale](F32 v, F32 w) { return v * scale * (1.0f + w); }, x, a.weight);
+            map(y, a.width, [scale](Turn v, Turn w) { return v * scale * (1.0f + w); }, x, a.weight);
         else
-            map(y, a.width, [scale](F32 v, F32 w) { return rounded(v * scale) * rounded(w); }, x, a.weight);
+            map(y, a.width, [scale](Turn v, Turn w) { return rounded(v * scale) * rounded(w); }, x, a.weight);
     });
 }
 

@@ -9,7 +9,7 @@ void sigmoid_mul(const SigmoidMulArgs& a) {
     produce_parts(a.rows, a.heads * dim, dim, a.out, [&](int64_t r, int64_t first, int64_t last, uint16_t* y) {
         for (int64_t i = first; i < last; i += dim) {
             const uint16_t* const gate = a.qg + r * a.qg_stride + i / dim * a.qg_head_stride + dim;
-            map(y + i, dim, [](F32 x, F32 g) { return x * rounded(sigmoid(g)); }, a.x + r * a.x_stride + i, gate);
+            map(y + i, dim, [](Turn x, Turn g) { return x * rounded(sigmoid(g)); }, a.x + r * a.x_stride + i, gate);
         }
     });
 }

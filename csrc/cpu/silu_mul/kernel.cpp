@@ -7,7 +7,7 @@ namespace ocrquant::OCRQUANT_ISA {
 void silu_mul(const SiluMulArgs& a) {
     produce_parts(a.rows, a.width, BLOCK, a.out, [&](int64_t r, int64_t first, int64_t last, uint16_t* y) {
         const uint16_t* const gate = a.gate_up + r * a.stride + first;
-        map(y + first, last - first, [](F32 g, F32 up) { return rounded(silu(g)) * up; }, gate, gate + a.width);
+        map(y + first, last - first, [](Turn g, Turn up) { return rounded(silu(g)) * up; }, gate, gate + a.width);
     });
 }
 
