@@ -1,0 +1,224 @@
+"""From a checkpoint folder to an engine that serves it.
+
+Joins the parts: weights, model, processor, pools, runner. Decides sizes from the settings; computes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from ocrquant.engine.config import EngineConfig, Policy
+from ocrquant.engine.device import Device
+from ocrquant.engine.engine import Engine
+from ocrquant.engine.memory import MemoryReport, resident_bytes
+from ocrquant.engine.runner import ModelRunner
+from ocrquant.engine.source import CheckpointSource
+from ocrquant.engine.state import NativePool, ReplayPool, StatePool
+from ocrquant.engine.vocabulary import read_vocabulary
+from ocrquant.errors import EngineError, ModelError
+from ocrquant.models import ModelSpec
+from ocrquant.models.decoder import Decoder
+from ocrquant.models.layers.linear import Activations
+from ocrquant.models.processing import PixelTable, Processor, open_processor
+from ocrquant.models.registry import build_model
+from ocrquant.models.workspace import Workspace
+
+__all__ = ["DTYPES", "Runtime", "RuntimeSettings", "StateKind", "load_runtime"]
+
+StateKind = Literal["native", "replay"]
+"""How recurrent states are kept: as they are, or as a checkpoint with records (ReplaySSM)."""
+
+DTYPES: Mapping[str, torch.dtype] = {
+    "bf16": torch.bfloat16,
+    "fp32": torch.float32,
+    "fp64": torch.float64,
+}
+"""Dtypes of activations by name. Native kernels compute in bf16; the others run the references."""
+
+DEFAULT_LENGTH = 4096
+"""Longest sequence where the model could take more and nobody asks for it."""
+MIN_STEP_TOKENS = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeSettings:
+    """How to serve a checkpoint.
+
+    Attributes:
+        max_requests: Most pages that are read at once.
+        max_length: Longest sequence in tokens, page and answer together; None: what the model takes, at most
+            4096.
+        max_step_tokens: Most rows of a step; None: 512, or one a request where that is more.
+        dtype: Of activations, a key of `DTYPES`.
+        device: ``cpu`` or ``cuda:N``.
+        activations: ``quantized`` as each linear's scheme asks, or ``plain``: weights alone are quantized.
+        state: How recurrent states are kept.
+        page_size: Tokens in a page of keys and values.
+        num_pages: Pages of keys and values; None: enough for all requests at full length.
+        prefix_cache_bytes: Memory for kept prefixes; 0 keeps none.
+        policy: Which waiting page enters first.
+        queue_limit: Most waiting pages.
+        prompts: Instructions by kind of page in place of the model's own.
+    """
+
+    max_requests: int = 8
+    max_length: int | None = None
+    max_step_tokens: int | None = None
+    dtype: str = "bf16"
+    device: str = "cpu"
+    activations: Activations = "quantized"
+    state: StateKind = "native"
+    page_size: int = 16
+    num_pages: int | None = None
+    prefix_cache_bytes: int = 0
+    policy: Policy = "fcfs"
+    queue_limit: int = 1024
+    prompts: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """An engine with everything around it.
+
+    Attributes:
+        engine: Takes prompts, gives text.
+        runner: Computes its steps.
+        model: The model.
+        processor: Pages to prompts, tokens to text.
+        settings: What was asked for.
+        memory: Where the bytes are.
+    """
+
+    engine: Engine
+    runner: ModelRunner
+    model: Decoder
+    processor: Processor
+    settings: RuntimeSettings
+    memory: MemoryReport
+
+
+def load_runtime(folder: Path, settings: RuntimeSettings | None = None) -> Runtime:
+    """Loads a checkpoint and makes an engine for it.
+
+    Args:
+        folder: A checkpoint that this package exported, or the model that it was made from.
+        settings: How to serve it.
+
+    Raises:
+        ModelError: The folder is no model that this package runs, or is not stored as its config says.
+        EngineError: A setting is out of range.
+    """
+    settings = settings or RuntimeSettings()
+    dtype, place = _dtype(settings.dtype), _place(settings.device)
+    config = read_config(folder)
+    processor = open_processor(folder, settings.prompts)
+    length = _length(settings, processor.encoder.max_positions)
+    rows = settings.max_step_tokens or max(MIN_STEP_TOKENS, settings.max_requests)
+    with CheckpointSource(folder, config) as source:
+        model = build_model(config, source, dtype, place, activations=settings.activations, max_rows=rows)
+        stored_bytes, num_parameters = source.num_bytes, source.num_parameters
+    engine_config = _engine_config(settings, model.spec, length, rows)
+    state = _make_state(settings, engine_config, model.spec, dtype, place)
+    device = Device(place, dtype)
+    pixels = PixelTable(processor.encoder.images, dtype, place)
+    runner = ModelRunner(model, engine_config, device, state, pixels)
+    engine = Engine(engine_config, runner, processor.eos_ids, read_vocabulary(processor.tokenizer))
+    memory = MemoryReport(
+        stored_bytes=stored_bytes,
+        num_parameters=num_parameters,
+        weight_bytes=resident_bytes(model, but=(Workspace,)),
+        kv_bytes=runner.page_bytes * engine_config.num_pages,
+        state_bytes=0 if state is None else state.bytes_per_slot * engine_config.state_rows,
+        scratch_bytes=model.scratch_bytes,
+    )
+    return Runtime(engine, runner, model, processor, settings, memory)
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """``config.json`` of a folder.
+
+    Raises:
+        ModelError: There is none, or it is no JSON object.
+    """
+    path = folder / "config.json"
+    fix = "give the folder of a complete checkpoint"
+    try:
+        config = json.loads(path.read_bytes())
+    except OSError as error:
+        raise ModelError(
+            folder, expected="a folder with config.json", given=error.strerror, fix=fix
+        ) from error
+    except ValueError as error:
+        raise ModelError(path, expected="a JSON object", given=error, fix=fix) from error
+    if not isinstance(config, dict):
+        raise ModelError(path, expected="a JSON object", given=type(config).__name__, fix=fix)
+    return config
+
+
+def _dtype(name: str) -> torch.dtype:
+    if name not in DTYPES:
+        expected = f"one of {', '.join(DTYPES)}"
+        raise EngineError("engine.dtype", expected=expected, given=name, fix="correct the setting")
+    return DTYPES[name]
+
+
+def _place(name: str) -> torch.device:
+    try:
+        place = torch.device(name)
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError) as error:
+        fix = "name a device that is there"
+        raise EngineError("engine.device", expected="cpu or cuda:N", given=error, fix=fix) from error
+    return place
+
+
+def _length(settings: RuntimeSettings, most: int) -> int:
+    length = settings.max_length or min(most, DEFAULT_LENGTH)
+    if not 1 <= length <= most:
+        expected = f"1 to {most}, the context of the model"
+        raise EngineError("engine.max_length", expected=expected, given=length, fix="correct the setting")
+    return length
+
+
+def _engine_config(settings: RuntimeSettings, spec: ModelSpec, length: int, rows: int) -> EngineConfig:
+    pages = settings.num_pages or settings.max_requests * -(-length // settings.page_size)
+    return EngineConfig(
+        max_positions=length,
+        num_pages=pages,
+        position_axes=spec.position_axes,
+        page_size=settings.page_size,
+        max_requests=settings.max_requests,
+        max_step_tokens=rows,
+        policy=settings.policy,
+        queue_limit=settings.queue_limit,
+        prefix_cache_bytes=settings.prefix_cache_bytes,
+        recurrent=spec.state is not None,
+    )
+
+
+def _make_state(
+    settings: RuntimeSettings,
+    config: EngineConfig,
+    spec: ModelSpec,
+    dtype: torch.dtype,
+    place: torch.device,
+) -> StatePool | None:
+    if spec.state is None:
+        return None
+    pool = {"native": NativePool, "replay": ReplayPool}[settings.state]
+    made: StatePool = pool(
+        spec.state,
+        num_slots=config.state_rows,
+        max_rows=config.max_step_tokens,
+        window=config.max_window,
+        dtype=dtype,
+        device=place,
+        state_dtype=torch.float64 if dtype is torch.float64 else torch.float32,
+    )
+    return made

@@ -1,0 +1,175 @@
+"""Computes the steps that the scheduler decides: images, rows, samples.
+
+Holds all tensors of the engine and no policy. A step is planned (`StepBuilder` writes and uploads it) and
+then run on buffers that were there before: steps without prompts are captured once for each number of rows
+and replayed. Nothing is read back but sampled tokens.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from ocrquant.engine.config import EngineConfig
+from ocrquant.engine.device import Device
+from ocrquant.engine.metadata import StepBuilder, StepInputs
+from ocrquant.engine.plan import Plan, PlanShape, Sampled, Snapshot
+from ocrquant.engine.pools import Copies
+from ocrquant.engine.request import Request
+from ocrquant.engine.state import StatePool, StateSnapshot
+from ocrquant.kernels.sample import sample
+from ocrquant.models import Caches, Model
+from ocrquant.models.processing import PixelTable
+
+__all__ = ["MAX_CAPTURES", "ModelRunner"]
+
+MAX_CAPTURES = 64
+"""Captured steps that are kept; the least recently replayed one goes first."""
+
+
+class ModelRunner:
+    """Runs steps of one model.
+
+    Args:
+        model: With scratch buffers for `config.max_step_tokens` rows.
+        config: The engine's.
+        device: Where the model is.
+        state: The recurrent states; None for a model without them.
+        pixels: From the patches of the prompts to what the vision side reads; None for text alone.
+
+    Attributes:
+        caches: Keys, values and states of all requests.
+        num_captures: Steps that were captured so far.
+        num_replays: Steps that were replayed so far.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        config: EngineConfig,
+        device: Device,
+        state: StatePool | None,
+        pixels: PixelTable | None = None,
+    ) -> None:
+        spec, rows = model.spec, config.max_requests * config.max_window
+        self._pixels = pixels
+        self._model, self._config, self._device, self._state = model, config, device, state
+        self._builder = StepBuilder(config, device.torch_device, device.upload)
+        self.caches = _make_caches(model, config, device, state)
+        self._logits = device.empty((rows, spec.vocab), torch.float32)
+        self._tokens = device.empty((rows,), torch.int32)
+        self._gaps = device.empty((rows,), torch.float32)
+        self._image_rows = device.empty((config.max_step_tokens, spec.hidden))
+        self._images: dict[Request, Tensor] = {}
+        self._graphs: OrderedDict[tuple[int, int, int], Callable[[], None]] = OrderedDict()
+        self.num_captures = 0
+        self.num_replays = 0
+
+    @property
+    def page_bytes(self) -> int:
+        """Memory of one page of keys and values, all layers."""
+        return sum(cache[0].nbytes for cache in (*self.caches.k, *self.caches.v))
+
+    def run(self, plan: Plan) -> Sampled:
+        """See `engine.plan.Runner`."""
+        if plan.encode:
+            self._encode(plan.encode)
+        inputs = self._builder.build(plan)
+        if plan.shape.images:
+            self._gather_images(plan)
+        self._launch(plan.shape, inputs)
+        count = plan.shape.logit_rows
+        tokens, gaps = self._device.read_back(self._tokens[:count], self._gaps[:count])
+        return Sampled(tokens, gaps)
+
+    def copy_pages(self, copies: tuple[Copies, ...]) -> None:
+        """See `engine.plan.Runner`."""
+        for copy in copies:
+            source, target = copy.kv
+            for cache in (*self.caches.k, *self.caches.v):
+                cache[target] = cache[source]
+
+    def snapshot(self, slot: int) -> Snapshot:
+        """See `engine.plan.Runner`."""
+        return _NoState() if self._state is None else self._state.snapshot(slot)
+
+    def restore(self, slot: int, snapshot: Snapshot) -> None:
+        """See `engine.plan.Runner`."""
+        if self._state is not None:
+            assert isinstance(snapshot, StateSnapshot), "made by this runner"
+            self._state.restore(slot, snapshot)
+
+    def forget(self, request: Request) -> None:
+        """See `engine.plan.Runner`."""
+        self._images.pop(request, None)
+
+    def _launch(self, shape: PlanShape, inputs: StepInputs) -> None:
+        def work() -> None:
+            self._compute(shape, inputs)
+
+        key = shape.graph_key
+        if key is None or not self._device.can_capture:
+            work()
+            return
+        graph = self._graphs.get(key)
+        if graph is None:
+            graph = self._graphs[key] = self._device.capture(work)
+            self.num_captures += 1
+            if len(self._graphs) > MAX_CAPTURES:
+                self._graphs.popitem(last=False)
+        self._graphs.move_to_end(key)
+        graph()
+        self.num_replays += 1
+
+    def _compute(self, shape: PlanShape, inputs: StepInputs) -> None:
+        """Everything between the upload and the read-back; only ops on buffers that stay where they are."""
+        images = self._image_rows if shape.images else None
+        logits = self._logits[: shape.logit_rows]
+        self._model.forward(inputs.step, self.caches, images, logits)
+        if shape.logit_rows:
+            drawn, rows = inputs.sampling, slice(0, shape.logit_rows)
+            sample(
+                logits,
+                drawn.temperature,
+                drawn.top_p,
+                drawn.seed,
+                drawn.position,
+                self._tokens[rows],
+                self._gaps[rows],
+            )
+
+    def _encode(self, requests: Sequence[Request]) -> None:
+        """All images of some requests in one pass of the vision side."""
+        images = [image for request in requests for image in request.prompt.images]
+        assert self._pixels is not None, "a model that takes images comes with their table"
+        pixels = self._pixels.pack([image.pixels for image in images])
+        encoded = self._model.encode_images(pixels, [image.grid for image in images])
+        sizes = [sum(image.num_tokens for image in request.prompt.images) for request in requests]
+        self._images.update(zip(requests, encoded.split(sizes), strict=True))
+
+    def _gather_images(self, plan: Plan) -> None:
+        """The image rows of this step's chunks, one after another."""
+        begin = 0
+        for chunk in plan.prefill:
+            first, last = chunk.request.prompt.image_rows(chunk.start, chunk.end)
+            if last > first:
+                self._image_rows[begin : begin + last - first] = self._images[chunk.request][first:last]
+                begin += last - first
+
+
+class _NoState:
+    """The state of a model without recurrent layers."""
+
+    nbytes = 0
+
+
+def _make_caches(model: Model, config: EngineConfig, device: Device, state: StatePool | None) -> Caches:
+    attention, scales = model.spec.attention, model.kv_scales
+    shape = (config.num_pages, config.page_size, attention.kv_heads, attention.head_dim)
+    dtype = device.dtype if scales is None else torch.uint8
+    k, v = ([device.empty(shape, dtype) for _ in range(attention.num_layers)] for _ in range(2))
+    pairs = scales or [(1.0, 1.0)] * attention.num_layers
+    return Caches(k, v, [key for key, _ in pairs], [value for _, value in pairs], state)
