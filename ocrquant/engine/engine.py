@@ -182,6 +182,7 @@ class Engine:
         for request in waiting:
             assert request.state in (RequestState.WAITING, RequestState.PREEMPTED), f"{request.id} is nowhere"
             assert request.holding is None, f"request {request.id} waits with pages"
+            assert request.num_computed == 0, f"request {request.id} waits and counts as computed"
 
     def _check(self, name: str, prompt: Prompt, sampling: SamplingParams) -> int:
         """Most tokens of the answer, if the request can be served at all."""

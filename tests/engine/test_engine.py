@@ -109,6 +109,28 @@ def test_preempted_requests_lose_no_token(drafter_pages):
     check_empty(engine, runner)
 
 
+def test_a_request_preempted_within_its_image_encodes_it_again():
+    engine, runner = make_engine(num_pages=8, max_positions=32, max_requests=2, max_step_tokens=2)
+    first = text_prompt([1, 2, 3], 3), SamplingParams(max_tokens=29, ignore_eos=True)
+    second = (
+        document_prompt(np.random.default_rng(0), image=(3, 4)),
+        SamplingParams(max_tokens=9, ignore_eos=True),
+    )
+    names = [engine.submit(*first), engine.submit(*second)]
+    while not engine.scheduler.num_preemptions:
+        computed = [request.num_computed for request in engine.scheduler.running]
+        engine.step()
+        engine.check_integrity()
+    image = second[0].images[0]
+    assert image.start < computed[1] < image.end
+    assert not runner.images
+    results = run_checked(engine)
+    for name, request in zip(names, (first, second), strict=True):
+        check_answer(results[name], *request, engine)
+    assert runner.encoded == 2
+    check_empty(engine, runner)
+
+
 def test_pools_that_hold_one_request_serve_all():
     engine, runner = make_engine(num_pages=16, max_positions=64)
     asked = {engine.submit(*request): request for request in requests(12, seed=2, max_tokens=20)}
