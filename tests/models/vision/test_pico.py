@@ -13,6 +13,8 @@ from safetensors.torch import load_file
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.qwen3_5 import Qwen3_5Config, Qwen3_5Model
 
+from ocrquant.kernels.extension import extension, missing_reason
+from ocrquant.kernels.selection import choices
 from ocrquant.models.processing import PixelTable, open_processor
 from ocrquant.models.vision import qwen3_5_tower
 from ocrquant.models.weights import MappingSource, WeightReader
@@ -45,11 +47,16 @@ def images():
     return made
 
 
-def ours(tensors, processor, images, dtype):
-    """Embeddings of all images in one call."""
+def make_tower(tensors, dtype):
     reader = WeightReader(MappingSource(tensors), dtype, torch.device("cpu"))
     tower = qwen3_5_tower(json.loads((FOLDER / "config.json").read_text()), reader)
     reader.finish()
+    return tower
+
+
+def ours(tensors, processor, images, dtype):
+    """Embeddings of all images in one call."""
+    tower = make_tower(tensors, dtype)
     pages = [processor.encode(image, "line") for image in images]
     pixels = PixelTable(processor.encoder.images, dtype).pack([page.patches for page in pages])
     found = tower.encode(pixels, [page.grid for page in pages])
@@ -80,3 +87,18 @@ def test_bf16_is_no_farther_from_fp32_than_transformers(tensors, processor, imag
     expected = (theirs(tensors, images, torch.bfloat16).float() - exact).norm()
     assert 0 < found < 1.2 * expected
     assert found < 0.02 * exact.norm()
+
+
+@pytest.mark.skipif(extension() is None, reason=missing_reason() or "built")
+def test_bits_of_an_image_do_not_depend_on_the_others(tensors, processor, images):
+    together = ours(tensors, processor, images, torch.bfloat16)
+    alone = [ours(tensors, processor, [image], torch.bfloat16) for image in images]
+    assert torch.equal(together, torch.cat(alone))
+    ops = ("linear", "layer_norm", "gelu", "vision_rope", "packed_attention")
+    assert {choices()[op].implementation for op in ops} == {"native"}
+    assert torch.equal(alone[0], alone[3]) == (images[0].tobytes() == images[3].tobytes())
+
+
+def test_memory_is_that_of_the_checkpoint(tensors):
+    stored = sum(tensor.nbytes for tensor in tensors.values())
+    assert stored <= make_tower(tensors, torch.bfloat16).num_bytes <= 1.01 * stored
