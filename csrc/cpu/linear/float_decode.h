@@ -9,7 +9,7 @@ namespace ocrquant::OCRQUANT_ISA {
 // Bytes of the first `columns` columns of a panel; `columns` is a multiple of CHUNK or the whole padded width.
 inline int64_t panel_bytes(LinearKind kind, int64_t columns) {
     if (kind == LinearKind::bf16) return columns * PANEL * 2;
-    if (kind == LinearKind::nvfp4 || kind == LinearKind::nvfp4_plain) return columns / BLOCK * (BLOCK_BYTES + PANEL);
+    if (kind == LinearKind::nvfp4 || kind == LinearKind::nvfp4_plain) return nvfp4_bytes(columns / BLOCK);
     return columns * PANEL;
 }
 
@@ -54,27 +54,23 @@ inline void decode_fp8(const uint8_t* codes, int64_t columns, Unit* w) {
 inline void decode_nvfp4(const uint8_t* chunk, int64_t columns, Unit* w) {
     const __m512 values = _mm512_setr_ps(0, .5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -.5f, -1, -1.5f, -2, -3, -4, -6);
     const __m512i upper = _mm512_set1_epi32(int(0xffff0000));
+    const __m256i order = _mm256_setr_epi16(0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15);
     const int64_t blocks = columns / BLOCK;
     for (int64_t b = 0; b < blocks; ++b) {
-        const Nvfp4Block block = nvfp4_block(chunk, b, blocks);
-        const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(block.scales));
-        const __m512 half = _mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(bytes), 7));
-        const __m512 scale = _mm512_mul_ps(half, _mm512_set1_ps(256.0f));
-        for (int h = 0; h < 2; ++h) {
-            const __m512i v = _mm512_loadu_si512(block.codes + 64 * h);
-            for (int nibble = 0; nibble < 2; ++nibble)
-                for (int pair = 0; pair < 2; ++pair) {
-                    const int shift = 16 * pair + 4 * nibble;
-                    const __m512i even = _mm512_srl_epi32(v, _mm_cvtsi32_si128(shift));
-                    const __m512i odd = _mm512_srl_epi32(v, _mm_cvtsi32_si128(shift + 8));
-                    const __m512 first = _mm512_mul_ps(_mm512_permutexvar_ps(even, values), scale);
-                    const __m512 second = _mm512_mul_ps(_mm512_permutexvar_ps(odd, values), scale);
-                    const __m512i low = _mm512_srli_epi32(_mm512_castps_si512(first), 16);
-                    const __m512i high = _mm512_and_si512(_mm512_castps_si512(second), upper);
-                    _mm512_store_si512(w + PANEL * (4 * h + 2 * nibble + pair), _mm512_or_si512(low, high));
-                }
+        const Nvfp4Group group = nvfp4_group(chunk, b / GROUP, blocks);
+        const __m512 scale = _mm512_mul_ps(Scales(group.scales).of(int(b % GROUP)), _mm512_set1_ps(SCALE_UP));
+        for (int quarter = 0; quarter < 4; ++quarter) {
+            const __m256i words = _mm256_permutexvar_epi16(order, load(group.codes + b % GROUP * BLOCK_BYTES + 32 * quarter));
+            const __m512i v = _mm512_cvtepu16_epi32(words);  // columns 0, 2, 1, 3, four bits each
+            const __m512i column[4] = {v, _mm512_srli_epi32(v, 8), _mm512_srli_epi32(v, 4), _mm512_srli_epi32(v, 12)};
+            for (int pair = 0; pair < 2; ++pair, w += PANEL) {
+                const __m512 first = _mm512_mul_ps(_mm512_permutexvar_ps(column[2 * pair], values), scale);
+                const __m512 second = _mm512_mul_ps(_mm512_permutexvar_ps(column[2 * pair + 1], values), scale);
+                const __m512i low = _mm512_srli_epi32(_mm512_castps_si512(first), 16);
+                const __m512i high = _mm512_and_si512(_mm512_castps_si512(second), upper);
+                _mm512_store_si512(w, _mm512_or_si512(low, high));
+            }
         }
-        w += PANEL * BLOCK / UNIT;
     }
 }
 
@@ -83,22 +79,18 @@ inline void decode_bf16(const uint8_t*, int64_t, Unit*) {}
 
 #elif defined(OCRQUANT_WITH_AVX2)
 
-inline __m256i load(const uint8_t* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
-
 // Eight outputs by four columns in E4M3, as four vectors in 2**-120 of their values; see WEIGHT_DOWN.
 struct Quad {
     __m256 column[4];
 };
-inline Quad quad_from_e4m3(__m256i codes) {
-    const __m256i mask = _mm256_set1_epi16(short(0x87f0));
-    const __m256i up = _mm256_setr_epi8(-1, 0, -1, 2, -1, 4, -1, 6, -1, 8, -1, 10, -1, 12, -1, 14,  //
-                                        -1, 0, -1, 2, -1, 4, -1, 6, -1, 8, -1, 10, -1, 12, -1, 14);
+inline Quad quad_from_e4m3(const uint8_t* codes) {
+    const __m256i mask = _mm256_set1_epi16(short(0x87f0)), zero = _mm256_setzero_si256();
     const __m256i lower = _mm256_setr_epi8(-1, -1, 0, 1, -1, -1, 4, 5, -1, -1, 8, 9, -1, -1, 12, 13,  //
                                            -1, -1, 0, 1, -1, -1, 4, 5, -1, -1, 8, 9, -1, -1, 12, 13);
-    const __m256i zero = _mm256_setzero_si256();
-    const __m256i even = _mm256_and_si256(_mm256_srai_epi16(_mm256_shuffle_epi8(codes, up), 4), mask);
-    const __m256i odd = _mm256_and_si256(_mm256_srai_epi16(codes, 4), mask);
-    // Shuffles in place of shifts: first-generation Zen shifts on one port only.
+    // One byte earlier the even bytes are the upper ones of their words. First-generation Zen shifts on one port only, hence
+    // this load and the shuffles in place of shifts.
+    const __m256i even = _mm256_and_si256(_mm256_srai_epi16(load(codes - 1), 4), mask);
+    const __m256i odd = _mm256_and_si256(_mm256_srai_epi16(load(codes), 4), mask);
     return {{_mm256_castsi256_ps(_mm256_shuffle_epi8(even, lower)), _mm256_castsi256_ps(_mm256_blend_epi16(zero, even, 0xaa)),
              _mm256_castsi256_ps(_mm256_shuffle_epi8(odd, lower)), _mm256_castsi256_ps(_mm256_blend_epi16(zero, odd, 0xaa))}};
 }
@@ -111,7 +103,7 @@ inline __m256 upper_bf16(__m256i pairs) {
 
 inline void decode_fp8(const uint8_t* codes, int64_t columns, float* w) {
     for (int64_t k = 0; k < columns; k += COLUMNS, codes += PANEL * COLUMNS, w += PANEL * COLUMNS) {
-        const Quad first = quad_from_e4m3(load(codes)), second = quad_from_e4m3(load(codes + 32));
+        const Quad first = quad_from_e4m3(codes), second = quad_from_e4m3(codes + 32);
         for (int i = 0; i < 4; ++i) {
             _mm256_store_ps(w + PANEL * i, first.column[i]);
             _mm256_store_ps(w + PANEL * i + 8, second.column[i]);
@@ -133,31 +125,29 @@ inline void decode_bf16(const uint8_t* chunk, int64_t columns, float* to) {
 inline void decode_nvfp4(const uint8_t* chunk, int64_t columns, float* w) {
     const __m256i doubled = _mm256_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12,  //
                                              0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12);
-    const __m256i nibble = _mm256_set1_epi8(15);
+    const __m256i nibble = _mm256_set1_epi8(15), upper = _mm256_set1_epi16(short(0xff00)), zero = _mm256_setzero_si256();
+    const __m256 up = _mm256_set1_ps(0.5f * SCALE_UP);
     const int64_t blocks = columns / BLOCK;
-    for (int64_t b = 0; b < blocks; ++b, w += PANEL * BLOCK) {
-        const Nvfp4Block block = nvfp4_block(chunk, b, blocks);
-        for (int part = 0; part < 2; ++part) {
-            const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(block.scales + 8 * part));
-            const __m256 half = _mm256_cvtph_ps(_mm_slli_epi16(_mm_cvtepu8_epi16(bytes), 7));
-            const __m256 scale = _mm256_mul_ps(half, _mm256_set1_ps(128.0f));  // 2**8 of the bits, 1/2 of the doubled codes
-            for (int h = 0; h < 2; ++h) {
-                const __m256i v = load(block.codes + 64 * h + 32 * part);
-                const __m256i low = _mm256_shuffle_epi8(doubled, _mm256_and_si256(v, nibble));
-                const __m256i high = _mm256_shuffle_epi8(doubled, _mm256_and_si256(_mm256_srli_epi16(v, 4), nibble));
-                const auto column = [&](__m256i lanes, int k) {
-                    const __m256 value = _mm256_cvtepi32_ps(_mm256_srai_epi32(lanes, 24));
-                    _mm256_store_ps(w + PANEL * (8 * h + k) + 8 * part, _mm256_mul_ps(value, scale));
-                };
-                column(_mm256_slli_epi32(low, 24), 0);
-                column(_mm256_slli_epi32(low, 16), 1);
-                column(_mm256_slli_epi32(low, 8), 2);
-                column(low, 3);
-                column(_mm256_slli_epi32(high, 24), 4);
-                column(_mm256_slli_epi32(high, 16), 5);
-                column(_mm256_slli_epi32(high, 8), 6);
-                column(high, 7);
-            }
+    for (int64_t b = 0; b < blocks; ++b) {
+        const Nvfp4Group group = nvfp4_group(chunk, b / GROUP, blocks);
+        const Scales scales(group.scales);
+        const __m256 low_scale = _mm256_mul_ps(Scales::move(scales.low, int(b % GROUP)), up);
+        const __m256 high_scale = _mm256_mul_ps(Scales::move(scales.high, int(b % GROUP)), up);
+        const auto column = [&](__m256i words) {  // the code in the upper byte of each word
+            const __m256i low = _mm256_srai_epi32(_mm256_unpacklo_epi16(zero, words), 24);
+            const __m256i high = _mm256_srai_epi32(_mm256_unpackhi_epi16(zero, words), 24);
+            _mm256_store_ps(w, _mm256_mul_ps(_mm256_cvtepi32_ps(low), low_scale));
+            _mm256_store_ps(w + 8, _mm256_mul_ps(_mm256_cvtepi32_ps(high), high_scale));
+            w += PANEL;
+        };
+        for (int quarter = 0; quarter < 4; ++quarter) {
+            const __m256i v = load(group.codes + b % GROUP * BLOCK_BYTES + 32 * quarter);
+            const __m256i first = _mm256_shuffle_epi8(doubled, _mm256_and_si256(v, nibble));
+            const __m256i second = _mm256_shuffle_epi8(doubled, _mm256_and_si256(_mm256_srli_epi16(v, 4), nibble));
+            column(_mm256_slli_epi16(first, 8));
+            column(_mm256_and_si256(first, upper));
+            column(_mm256_slli_epi16(second, 8));
+            column(_mm256_and_si256(second, upper));
         }
     }
 }
@@ -182,11 +172,11 @@ inline void decode_nvfp4(const uint8_t* chunk, int64_t columns, float* w) {
     static constexpr float values[16] = {0, .5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -.5f, -1, -1.5f, -2, -3, -4, -6};
     const int64_t blocks = columns / BLOCK;
     for (int64_t k = 0; k < columns; ++k) {
-        const Nvfp4Block block = nvfp4_block(chunk, k / BLOCK, blocks);
-        const int64_t half = k % BLOCK / 8, shift = k % 8 / 4 * 4;
+        const Nvfp4Group group = nvfp4_group(chunk, k / (BLOCK * GROUP), blocks);
+        const int64_t b = k / BLOCK % GROUP, quarter = k % BLOCK / 4, shift = k % 4 / 2 * 4;
         for (int o = 0; o < PANEL; ++o) {
-            const int code = block.codes[64 * half + 4 * o + k % 4] >> shift & 15;
-            w[k * PANEL + o] = values[code] * from_e4m3(block.scales[o]);
+            const int code = group.codes[b * BLOCK_BYTES + 32 * quarter + 2 * word_of_output(o) + k % 2] >> shift & 15;
+            w[k * PANEL + o] = values[code] * from_e4m3(group.scales[o * GROUP + b]);
         }
     }
 }

@@ -97,7 +97,7 @@ void stream_fp8(const float* x, const uint8_t* w, int64_t w_stride, int64_t colu
             _mm_prefetch(reinterpret_cast<const char*>(w + p * w_stride + AHEAD), _MM_HINT_T0);
 #pragma GCC unroll 2
             for (int half = 0; half < 2; ++half) {
-                const Quad quad = quad_from_e4m3(load(w + p * w_stride + 32 * half));
+                const Quad quad = quad_from_e4m3(w + p * w_stride + 32 * half);
 #pragma GCC unroll 4
                 for (int i = 0; i < 4; ++i)
 #pragma GCC unroll 4

@@ -99,7 +99,7 @@ void streamed_rows(const Job& job, const Place& place) {
 void chunk(const Job& job, const Place& place) {
     if (job.args.kind == LinearKind::nvfp4_plain || place.rows > MOST_STREAMED) return decoded_chunk(job, place);
     switch (place.rows) {
-        case 1: return streamed_rows<1, 4>(job, place);
+        case 1: return streamed_rows<1, 2>(job, place);
         case 2: return streamed_rows<2, 2>(job, place);
         case 3: return streamed_rows<3, 1>(job, place);
         case 4: return streamed_rows<4, 1>(job, place);

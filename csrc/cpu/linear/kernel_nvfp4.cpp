@@ -24,8 +24,10 @@ void tile_rows(int64_t rows, const RowBlock* x, const uint8_t* w, int64_t blocks
     switch (rows) {
         case 1: return nvfp4_tile<1>(x, w, blocks, c);
         case 2: return nvfp4_tile<2>(x, w, blocks, c);
+#if !defined(OCRQUANT_WITH_AVX2)
         case 3: return nvfp4_tile<3>(x, w, blocks, c);
         case 4: return nvfp4_tile<4>(x, w, blocks, c);
+#endif
 #if defined(OCRQUANT_WITH_AVX512)
         case 5: return nvfp4_tile<5>(x, w, blocks, c);
         case 6: return nvfp4_tile<6>(x, w, blocks, c);
@@ -37,7 +39,7 @@ void tile_rows(int64_t rows, const RowBlock* x, const uint8_t* w, int64_t blocks
 
 #if defined(OCRQUANT_WITH_AVX2)
 
-void decoded_rows(int64_t rows, const RowBlock* x, const DecodedHalf* w, int64_t blocks, float* c) {
+void decoded_rows(int64_t rows, const RowBlock* x, const DecodedBlock* w, int64_t blocks, float* c) {
     switch (rows) {
         case 1: return decoded_tile<1>(x, w, blocks, c);
         case 2: return decoded_tile<2>(x, w, blocks, c);
@@ -50,20 +52,19 @@ void decoded_rows(int64_t rows, const RowBlock* x, const DecodedHalf* w, int64_t
 
 // All rows of a block over one chunk of one panel, in tiles of nearly equal height.
 void chunk(const RowBlock* x, int64_t rows, const uint8_t* w, int64_t blocks, float* c) {
-    const int64_t tiles = ceil_div(rows, TILE_ROWS);
 #if defined(OCRQUANT_WITH_AVX2)
-    DecodedHalf decoded[2 * CHUNK_BLOCKS];
-    if (tiles > 1) decode_blocks(w, blocks, decoded);
+    if (rows <= NVFP4_STREAMED_ROWS) return tile_rows(rows, x, w, blocks, c);
+    DecodedBlock decoded[CHUNK_BLOCKS];
+    decode_blocks(w, blocks, decoded);
 #endif
+    const int64_t tiles = ceil_div(rows, NVFP4_TILE_ROWS);
     for (int64_t t = 0; t < tiles; ++t) {
         const int64_t begin = rows * t / tiles, end = rows * (t + 1) / tiles;
 #if defined(OCRQUANT_WITH_AVX2)
-        if (tiles > 1) {
-            decoded_rows(end - begin, x + begin * CHUNK_BLOCKS, decoded, blocks, c + begin * PANEL);
-            continue;
-        }
-#endif
+        decoded_rows(end - begin, x + begin * CHUNK_BLOCKS, decoded, blocks, c + begin * PANEL);
+#else
         tile_rows(end - begin, x + begin * CHUNK_BLOCKS, w, blocks, c + begin * PANEL);
+#endif
     }
 }
 
@@ -77,7 +78,7 @@ void run_task(const Job& job, int64_t begin, int64_t rows, int64_t first_panel, 
         const uint8_t* const w = job.args.weight + (first_panel + p) * job.panel_bytes + b / GROUP * GROUP_BYTES;
         chunk(x, rows, w, smaller(CHUNK_BLOCKS, blocks - b), sums + p * rows * PANEL);
     };
-    if (rows <= TILE_ROWS) {  // one stream over the weights
+    if (rows <= NVFP4_TILE_ROWS) {  // one stream over the weights
         for (int64_t p = 0; p < panels; ++p)
             for (int64_t b = 0; b < blocks; b += CHUNK_BLOCKS) one(b, p);
     } else {  // the rows' chunk stays in the second-level cache
@@ -101,7 +102,7 @@ void run_rows(const LinearArgs& args, int64_t first_row, int64_t rows, bool seri
             prepare_block(codes + b * BLOCK / 2, scales[b], chunk[b % CHUNK_BLOCKS]);
         }
     });
-    const int64_t panel_bytes = blocks * (BLOCK_BYTES + PANEL);
+    const int64_t panel_bytes = nvfp4_bytes(blocks);
     const Job job{args, panel_bytes, first_row, rows, x, 1.0f / args.encode_scale[0]};
     const int64_t panels = ceil_div(args.out_features, PANEL), row_blocks = ceil_div(rows, ROW_BLOCK);
     const int64_t step = panels_of_task(panels, panel_bytes, row_blocks, 1, MOST_PANELS);
@@ -115,7 +116,7 @@ void run_rows(const LinearArgs& args, int64_t first_row, int64_t rows, bool seri
 }  // namespace
 
 void linear_nvfp4(const LinearArgs& args) {
-    const bool serial = is_small(args, args.in_features / BLOCK * (BLOCK_BYTES + PANEL));
+    const bool serial = is_small(args, nvfp4_bytes(args.in_features / BLOCK));
     for (int64_t row = 0; row < args.rows; row += PREPARED) run_rows(args, row, smaller(PREPARED, args.rows - row), serial);
 }
 

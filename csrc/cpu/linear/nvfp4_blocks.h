@@ -1,25 +1,54 @@
-// Where codes and scales of NVFP4 weights lie inside a panel.
+// Where codes and scales of NVFP4 weights lie inside a panel, and how a group of scales is read.
 #pragma once
 
 #include "linear/plan.h"
 
 namespace ocrquant::OCRQUANT_ISA {
 
-constexpr int64_t BLOCK = 16;                        // columns of one scale
-constexpr int64_t BLOCK_BYTES = PANEL * BLOCK / 2;   // codes of a block of a panel
-constexpr int64_t GROUP = 4;                         // blocks whose scales lie together
-constexpr int64_t GROUP_BYTES = GROUP * (BLOCK_BYTES + PANEL);
+constexpr int64_t BLOCK = 16;                       // columns of one scale
+constexpr int64_t BLOCK_BYTES = PANEL * BLOCK / 2;  // codes of a block: [4][16][2], see layout.py
+constexpr int64_t GROUP = 4;                        // blocks whose scales lie together
+constexpr int64_t SCALE_BYTES = PANEL * GROUP;      // [16][4]
+constexpr int64_t GROUP_BYTES = GROUP * BLOCK_BYTES + SCALE_BYTES;
 
-struct Nvfp4Block {
-    const uint8_t* codes;   // [2][16][4]: byte j of half h holds columns 8h + j (low) and 8h + 4 + j (high)
-    const uint8_t* scales;  // [16]
+inline int64_t nvfp4_bytes(int64_t blocks) { return blocks * BLOCK_BYTES + ceil_div(blocks, GROUP) * SCALE_BYTES; }
+
+// Word of a block's quarter that output `o` has: the middle quarters of 16 change places.
+constexpr int word_of_output(int o) { return (o & 3) | (o & 4) << 1 | (o & 8) >> 1; }
+
+// Up to four blocks with their scales, from `begin` on, which is at a border of groups.
+struct Nvfp4Group {
+    const uint8_t* codes;
+    const uint8_t* scales;
+    int64_t blocks;
 };
-
-// Block `b` of the `blocks` ones that begin at a border of groups.
-inline Nvfp4Block nvfp4_block(const uint8_t* begin, int64_t b, int64_t blocks) {
-    const int64_t group = b / GROUP, inside = b % GROUP, size = smaller(GROUP, blocks - group * GROUP);
-    const uint8_t* const base = begin + group * GROUP_BYTES;
-    return {base + inside * BLOCK_BYTES, base + size * BLOCK_BYTES + inside * PANEL};
+inline Nvfp4Group nvfp4_group(const uint8_t* begin, int64_t group, int64_t blocks) {
+    const int64_t size = smaller(GROUP, blocks - group * GROUP);
+    const uint8_t* const codes = begin + group * GROUP_BYTES;
+    return {codes, codes + size * BLOCK_BYTES, size};
 }
+
+// Scales are read as bits moved into place, which is 2**-120 of their values; rows carry the rest.
+constexpr float SCALE_UP = 0x1p120f;
+
+#if defined(OCRQUANT_WITH_AVX512)
+struct Scales {
+    __m512i bits;  // a word an output
+    explicit Scales(const uint8_t* from) : bits(_mm512_loadu_si512(from)) {}
+    __m512 of(int block) const {
+        const __m512i moved = _mm512_rolv_epi32(bits, _mm512_set1_epi32((20 - 8 * block) & 31));
+        return _mm512_castsi512_ps(_mm512_and_si512(moved, _mm512_set1_epi32(0x07f00000)));
+    }
+};
+#elif defined(OCRQUANT_WITH_AVX2)
+struct Scales {
+    __m256i low, high;
+    explicit Scales(const uint8_t* from) : low(load(from)), high(load(from + 32)) {}
+    static __m256 move(__m256i bits, int block) {
+        const __m256i moved = block == 3 ? _mm256_srli_epi32(bits, 4) : _mm256_slli_epi32(bits, 20 - 8 * block);
+        return _mm256_castsi256_ps(_mm256_and_si256(moved, _mm256_set1_epi32(0x07f00000)));
+    }
+};
+#endif
 
 }  // namespace ocrquant::OCRQUANT_ISA

@@ -13,37 +13,52 @@ constexpr int64_t CHUNK_BLOCKS = CHUNK / BLOCK;
 
 #if defined(OCRQUANT_WITH_AVX512)
 
-constexpr int TILE_ROWS = 8;
+constexpr int NVFP4_TILE_ROWS = 8;
+
+// A block as bytes w + 12: four consecutive columns of an output in a word of 32 bits.
+struct Block512 {
+    __m512i columns[4];
+};
+inline Block512 decode_block(const uint8_t* codes) {
+    const __m512i table = _mm512_broadcast_i32x4(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
+    const __m512i nibble = _mm512_set1_epi8(15);
+    // Word o of the low nibbles beside word o of the high ones; the second half of the registers is the next quarter.
+    alignas(64) static const int16_t order[2][32] = {
+        {0, 32, 1, 33, 2, 34, 3, 35, 8, 40, 9, 41, 10, 42, 11, 43, 4, 36, 5, 37, 6, 38, 7, 39, 12, 44, 13, 45, 14, 46, 15, 47},
+        {16, 48, 17, 49, 18, 50, 19, 51, 24, 56, 25, 57, 26, 58, 27, 59, 20, 52, 21, 53, 22, 54, 23, 55, 28, 60, 29, 61, 30, 62, 31, 63}};
+    Block512 block;
+    for (int half = 0; half < 2; ++half) {
+        const __m512i v = _mm512_loadu_si512(codes + 64 * half);
+        const __m512i low = _mm512_shuffle_epi8(table, _mm512_and_si512(v, nibble));
+        const __m512i high = _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16(v, 4), nibble));
+        block.columns[2 * half] = _mm512_permutex2var_epi16(low, _mm512_load_si512(order[0]), high);
+        block.columns[2 * half + 1] = _mm512_permutex2var_epi16(low, _mm512_load_si512(order[1]), high);
+    }
+    return block;
+}
 
 template <int ROWS>
 void nvfp4_tile(const RowBlock* x, const uint8_t* w, int64_t blocks, float* c) {
-    const __m512i table = _mm512_broadcast_i32x4(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
-    const __m512i nibble = _mm512_set1_epi8(15);
     __m512 sum[ROWS];
 #pragma GCC unroll 8
     for (int r = 0; r < ROWS; ++r) sum[r] = _mm512_loadu_ps(c + r * PANEL);
-    for (int64_t b = 0; b < blocks; ++b) {
-        const Nvfp4Block block = nvfp4_block(w, b, blocks);
-        const __m512i first = _mm512_loadu_si512(block.codes), second = _mm512_loadu_si512(block.codes + 64);
-        const __m512i w0 = _mm512_shuffle_epi8(table, _mm512_and_si512(first, nibble));
-        const __m512i w1 = _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16(first, 4), nibble));
-        const __m512i w2 = _mm512_shuffle_epi8(table, _mm512_and_si512(second, nibble));
-        const __m512i w3 = _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16(second, 4), nibble));
-        const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(block.scales));
-        const __m512 half = _mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(bytes), 7));
-        const __m512 scale = _mm512_mul_ps(half, _mm512_set1_ps(256.0f));
+    for (int64_t g = 0; g * GROUP < blocks; ++g) {
+        const Nvfp4Group group = nvfp4_group(w, g, blocks);
+        const Scales scales(group.scales);
+        for (int64_t b = 0; b < group.blocks; ++b) {
+            const Block512 block = decode_block(group.codes + b * BLOCK_BYTES);
+            const __m512 scale = scales.of(int(b));
 #pragma GCC unroll 8
-        for (int r = 0; r < ROWS; ++r) {
-            const RowBlock& row = x[r * CHUNK_BLOCKS + b];
-            int32_t codes[4];
-            std::memcpy(codes, row.code, sizeof(codes));
-            __m512i dots = _mm512_set1_epi32(row.start);
-            dots = _mm512_dpbusd_epi32(dots, w0, _mm512_set1_epi32(codes[0]));
-            dots = _mm512_dpbusd_epi32(dots, w1, _mm512_set1_epi32(codes[1]));
-            dots = _mm512_dpbusd_epi32(dots, w2, _mm512_set1_epi32(codes[2]));
-            dots = _mm512_dpbusd_epi32(dots, w3, _mm512_set1_epi32(codes[3]));
-            const __m512 both = _mm512_mul_ps(scale, _mm512_set1_ps(row.scale));
-            sum[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots), both, sum[r]);
+            for (int r = 0; r < ROWS; ++r) {
+                const RowBlock& row = x[r * CHUNK_BLOCKS + g * GROUP + b];
+                int32_t codes[4];
+                std::memcpy(codes, row.code, sizeof(codes));
+                __m512i dots = _mm512_set1_epi32(row.start);
+#pragma GCC unroll 4
+                for (int i = 0; i < 4; ++i) dots = _mm512_dpbusd_epi32(dots, block.columns[i], _mm512_set1_epi32(codes[i]));
+                const __m512 both = _mm512_mul_ps(scale, _mm512_set1_ps(row.scale));
+                sum[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots), both, sum[r]);
+            }
         }
     }
 #pragma GCC unroll 8
@@ -52,123 +67,169 @@ void nvfp4_tile(const RowBlock* x, const uint8_t* w, int64_t blocks, float* c) {
 
 #elif defined(OCRQUANT_WITH_AVX2)
 
-constexpr int TILE_ROWS = 4;
-constexpr int64_t AHEAD = 1024;  // bytes that a panel is fetched ahead
+constexpr int NVFP4_TILE_ROWS = 4;
+constexpr int NVFP4_STREAMED_ROWS = 2;   // rows that a panel is decoded for in registers
+constexpr int64_t NVFP4_AHEAD = 1024;    // bytes that a panel is fetched ahead
 
-inline __m256i load(const void* from) { return _mm256_loadu_si256(static_cast<const __m256i*>(from)); }
-
-// Sixteen columns of eight outputs: bytes w + 12, four columns a word.
-struct Columns16 {
-    __m256i w0, w1, w2, w3;
+struct Pair {
+    __m256i low, high;
 };
 
-inline Columns16 decode16(const uint8_t* codes) {
+// A quarter of a block as bytes w + 12: 16 outputs by columns 0 and 1, and by columns 2 and 3.
+inline Pair decode_quarter(const uint8_t* codes) {
     const __m256i table = _mm256_broadcastsi128_si256(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
-    const __m256i nibble = _mm256_set1_epi8(15);
-    const __m256i first = load(codes), second = load(codes + 64);
-    return {_mm256_shuffle_epi8(table, _mm256_and_si256(first, nibble)),
-            _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi16(first, 4), nibble)),
-            _mm256_shuffle_epi8(table, _mm256_and_si256(second, nibble)),
-            _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi16(second, 4), nibble))};
+    const __m256i nibble = _mm256_set1_epi8(15), v = load(codes);
+    return {_mm256_shuffle_epi8(table, _mm256_and_si256(v, nibble)),
+            _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi16(v, 4), nibble))};
 }
 
-inline __m256 decode_scales(const uint8_t* scales) {
-    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(scales));
-    const __m256 half = _mm256_cvtph_ps(_mm_slli_epi16(_mm_cvtepu8_epi16(bytes), 7));
-    return _mm256_mul_ps(half, _mm256_set1_ps(256.0f));
+inline __m256i pair_of_row(const RowBlock& row, int pair) {
+    int32_t word;
+    std::memcpy(&word, row.code[pair], sizeof(word));
+    return _mm256_set1_epi32(word);
 }
 
-inline __m256i word(const int8_t* codes) {
-    int32_t value;
-    std::memcpy(&value, codes, sizeof(value));
-    return _mm256_set1_epi32(value);
+inline __m256i times_pair(__m256i weights, const RowBlock& row, int pair) {
+    return _mm256_maddubs_epi16(weights, pair_of_row(row, pair));
 }
 
-// sum + (dot products of 16 columns) * scale.
-inline __m256 step(__m256 sum, const RowBlock& row, const Columns16& w, __m256 scale) {
-    __m256i dots = _mm256_set1_epi32(row.start);
-    dots = _mm256_add_epi16(dots, _mm256_maddubs_epi16(w.w0, word(row.code)));
-    dots = _mm256_add_epi16(dots, _mm256_maddubs_epi16(w.w1, word(row.code + 4)));
-    dots = _mm256_add_epi16(dots, _mm256_maddubs_epi16(w.w2, word(row.code + 8)));
-    dots = _mm256_add_epi16(dots, _mm256_maddubs_epi16(w.w3, word(row.code + 12)));
-    const __m256 value = _mm256_cvtepi32_ps(_mm256_madd_epi16(dots, _mm256_set1_epi16(1)));
-    return _mm256_fmadd_ps(value, _mm256_mul_ps(scale, _mm256_set1_ps(row.scale)), sum);
+// Adds in this order: the compiler would rather build trees of sums, for which the registers do not suffice.
+inline void add_in_order(__m256i& sum, __m256i term) {
+    sum = _mm256_add_epi16(sum, term);
+    asm("" : "+x"(sum));
+}
+
+// Sums of 16 bits as fp32: placed in the mantissa of 2**23, which is then taken away. Cheaper than conversions here.
+struct Sixteen {
+    __m256 low, high;
+};
+inline Sixteen to_float(__m256i dots) {
+    const __m256i exponent = _mm256_set1_epi16(0x4b00);
+    const __m256 offset = _mm256_set1_ps(8388608.0f + OFFSET);
+    return {_mm256_sub_ps(_mm256_castsi256_ps(_mm256_unpacklo_epi16(dots, exponent)), offset),
+            _mm256_sub_ps(_mm256_castsi256_ps(_mm256_unpackhi_epi16(dots, exponent)), offset)};
+}
+
+inline void add_block(Sixteen& sum, __m256i dots, const Sixteen& scale, const RowBlock& row) {
+    const Sixteen value = to_float(dots);
+    const __m256 factor = _mm256_set1_ps(row.scale);
+    sum.low = _mm256_fmadd_ps(value.low, _mm256_mul_ps(scale.low, factor), sum.low);
+    sum.high = _mm256_fmadd_ps(value.high, _mm256_mul_ps(scale.high, factor), sum.high);
+}
+
+inline Sixteen load_sums(const float* c) { return {_mm256_loadu_ps(c), _mm256_loadu_ps(c + 8)}; }
+inline void store_sums(float* c, const Sixteen& sum) {
+    _mm256_storeu_ps(c, sum.low);
+    _mm256_storeu_ps(c + 8, sum.high);
+}
+
+template <int ROWS>
+inline __attribute__((always_inline)) void stream_block(const RowBlock* x, const uint8_t* codes, const Sixteen& scale, Sixteen* sum) {
+    __m256i dots[ROWS];
+#pragma GCC unroll 2
+    for (int r = 0; r < ROWS; ++r) dots[r] = _mm256_set1_epi32(x[r * CHUNK_BLOCKS].start);
+#pragma GCC unroll 4
+    for (int quarter = 0; quarter < 4; ++quarter) {
+        const Pair weights = decode_quarter(codes + 32 * quarter);
+#pragma GCC unroll 2
+        for (int r = 0; r < ROWS; ++r) {
+            add_in_order(dots[r], times_pair(weights.low, x[r * CHUNK_BLOCKS], 2 * quarter));
+            add_in_order(dots[r], times_pair(weights.high, x[r * CHUNK_BLOCKS], 2 * quarter + 1));
+        }
+    }
+#pragma GCC unroll 2
+    for (int r = 0; r < ROWS; ++r) add_block(sum[r], dots[r], scale, x[r * CHUNK_BLOCKS]);
 }
 
 template <int ROWS>
 void nvfp4_tile(const RowBlock* x, const uint8_t* w, int64_t blocks, float* c) {
-    __m256 sum[ROWS][2];
-#pragma GCC unroll 4
-    for (int r = 0; r < ROWS; ++r) sum[r][0] = _mm256_loadu_ps(c + r * PANEL), sum[r][1] = _mm256_loadu_ps(c + r * PANEL + 8);
-    for (int64_t b = 0; b < blocks; ++b) {
-        const Nvfp4Block block = nvfp4_block(w, b, blocks);
-        _mm_prefetch(reinterpret_cast<const char*>(block.codes + AHEAD), _MM_HINT_T0);
-        _mm_prefetch(reinterpret_cast<const char*>(block.codes + AHEAD + 64), _MM_HINT_T0);
+    Sixteen sum[ROWS];
 #pragma GCC unroll 2
-        for (int half = 0; half < 2; ++half) {
-            const Columns16 columns = decode16(block.codes + 32 * half);
-            const __m256 scale = decode_scales(block.scales + 8 * half);
+    for (int r = 0; r < ROWS; ++r) sum[r] = load_sums(c + r * PANEL);
+    int64_t g = 0;
+    for (; (g + 1) * GROUP <= blocks; ++g, w += GROUP_BYTES, x += GROUP) {
+#pragma GCC unroll 9
+        for (int line = 0; line < 9; ++line) _mm_prefetch(reinterpret_cast<const char*>(w + NVFP4_AHEAD + 64 * line), _MM_HINT_T0);
+        const Scales scales(w + GROUP * BLOCK_BYTES);
 #pragma GCC unroll 4
-            for (int r = 0; r < ROWS; ++r) sum[r][half] = step(sum[r][half], x[r * CHUNK_BLOCKS + b], columns, scale);
+        for (int b = 0; b < GROUP; ++b) {
+            const Sixteen scale{Scales::move(scales.low, b), Scales::move(scales.high, b)};
+            stream_block<ROWS>(x + b, w + b * BLOCK_BYTES, scale, sum);
         }
     }
-#pragma GCC unroll 4
-    for (int r = 0; r < ROWS; ++r) _mm256_storeu_ps(c + r * PANEL, sum[r][0]), _mm256_storeu_ps(c + r * PANEL + 8, sum[r][1]);
+    const int64_t rest = blocks - g * GROUP;
+    for (int64_t b = 0; b < rest; ++b) {
+        const Scales scales(w + rest * BLOCK_BYTES);
+        const Sixteen scale{Scales::move(scales.low, int(b)), Scales::move(scales.high, int(b))};
+        stream_block<ROWS>(x + b, w + b * BLOCK_BYTES, scale, sum);
+    }
+#pragma GCC unroll 2
+    for (int r = 0; r < ROWS; ++r) store_sums(c + r * PANEL, sum[r]);
 }
 
 // A decoded block, for as many rows as make decoding once worth it.
-struct alignas(32) DecodedHalf {
-    uint8_t columns[4][32];
-    float scale[8];
+struct alignas(32) DecodedBlock {
+    uint8_t pairs[8][32];
+    float scale[PANEL];
 };
 
-inline void decode_blocks(const uint8_t* w, int64_t blocks, DecodedHalf* to) {
-    for (int64_t b = 0; b < blocks; ++b) {
-        const Nvfp4Block block = nvfp4_block(w, b, blocks);
-        for (int half = 0; half < 2; ++half, ++to) {
-            const Columns16 columns = decode16(block.codes + 32 * half);
-            _mm256_store_si256(reinterpret_cast<__m256i*>(to->columns[0]), columns.w0);
-            _mm256_store_si256(reinterpret_cast<__m256i*>(to->columns[1]), columns.w1);
-            _mm256_store_si256(reinterpret_cast<__m256i*>(to->columns[2]), columns.w2);
-            _mm256_store_si256(reinterpret_cast<__m256i*>(to->columns[3]), columns.w3);
-            _mm256_store_ps(to->scale, decode_scales(block.scales + 8 * half));
+inline void decode_blocks(const uint8_t* w, int64_t blocks, DecodedBlock* to) {
+    for (int64_t g = 0; g * GROUP < blocks; ++g) {
+        const Nvfp4Group group = nvfp4_group(w, g, blocks);
+        const Scales scales(group.scales);
+        for (int b = 0; b < group.blocks; ++b, ++to) {
+#pragma GCC unroll 4
+            for (int quarter = 0; quarter < 4; ++quarter) {
+                const Pair weights = decode_quarter(group.codes + b * BLOCK_BYTES + 32 * quarter);
+                _mm256_store_si256(reinterpret_cast<__m256i*>(to->pairs[2 * quarter]), weights.low);
+                _mm256_store_si256(reinterpret_cast<__m256i*>(to->pairs[2 * quarter + 1]), weights.high);
+            }
+            _mm256_store_ps(to->scale, Scales::move(scales.low, b));
+            _mm256_store_ps(to->scale + 8, Scales::move(scales.high, b));
         }
     }
 }
 
+// Rows take turns, so that instructions that follow one another do not wait for one another.
 template <int ROWS>
-void decoded_tile(const RowBlock* x, const DecodedHalf* w, int64_t blocks, float* c) {
-    for (int half = 0; half < 2; ++half) {
-        __m256 sum[ROWS];
+void decoded_tile(const RowBlock* x, const DecodedBlock* w, int64_t blocks, float* c) {
+    Sixteen sum[ROWS];
 #pragma GCC unroll 4
-        for (int r = 0; r < ROWS; ++r) sum[r] = _mm256_loadu_ps(c + r * PANEL + 8 * half);
-        for (int64_t b = 0; b < blocks; ++b) {
-            const DecodedHalf& block = w[2 * b + half];
-            const Columns16 columns{load(block.columns[0]), load(block.columns[1]), load(block.columns[2]), load(block.columns[3])};
-            const __m256 scale = _mm256_load_ps(block.scale);
+    for (int r = 0; r < ROWS; ++r) sum[r] = load_sums(c + r * PANEL);
+    for (int64_t b = 0; b < blocks; ++b, ++x, ++w) {
+        __m256i dots[ROWS];
 #pragma GCC unroll 4
-            for (int r = 0; r < ROWS; ++r) sum[r] = step(sum[r], x[r * CHUNK_BLOCKS + b], columns, scale);
+        for (int r = 0; r < ROWS; ++r) dots[r] = _mm256_set1_epi32(x[r * CHUNK_BLOCKS].start);
+#pragma GCC unroll 8
+        for (int pair = 0; pair < 8; ++pair) {
+            const __m256i weights = load(w->pairs[pair]);
+#pragma GCC unroll 4
+            for (int r = 0; r < ROWS; ++r) add_in_order(dots[r], times_pair(weights, x[r * CHUNK_BLOCKS], pair));
         }
+        const Sixteen scale = load_sums(w->scale);
 #pragma GCC unroll 4
-        for (int r = 0; r < ROWS; ++r) _mm256_storeu_ps(c + r * PANEL + 8 * half, sum[r]);
+        for (int r = 0; r < ROWS; ++r) add_block(sum[r], dots[r], scale, x[r * CHUNK_BLOCKS]);
     }
+#pragma GCC unroll 4
+    for (int r = 0; r < ROWS; ++r) store_sums(c + r * PANEL, sum[r]);
 }
 
 #else
 
-constexpr int TILE_ROWS = 4;
+constexpr int NVFP4_TILE_ROWS = 4;
 
 template <int ROWS>
 void nvfp4_tile(const RowBlock* x, const uint8_t* w, int64_t blocks, float* c) {
     static constexpr int8_t table[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
     for (int64_t b = 0; b < blocks; ++b) {
-        const Nvfp4Block block = nvfp4_block(w, b, blocks);
+        const Nvfp4Group group = nvfp4_group(w, b / GROUP, blocks);
+        const uint8_t* const codes = group.codes + b % GROUP * BLOCK_BYTES;
         int32_t columns[BLOCK][PANEL];
         float scale[PANEL];
         for (int o = 0; o < PANEL; ++o) {
             for (int k = 0; k < BLOCK; ++k)
-                columns[k][o] = table[block.codes[k / 8 * 64 + 4 * o + k % 4] >> (k % 8 / 4 * 4) & 15];
-            scale[o] = scale_from_e4m3(block.scales[o]);
+                columns[k][o] = table[codes[k / 4 * 32 + 2 * word_of_output(o) + k % 2] >> (k % 4 / 2 * 4) & 15];
+            scale[o] = scale_from_e4m3(group.scales[o * GROUP + b % GROUP]);
         }
         for (int r = 0; r < ROWS; ++r) {
             const RowBlock& row = x[r * CHUNK_BLOCKS + b];

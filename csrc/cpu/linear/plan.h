@@ -18,6 +18,10 @@ inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
+#if !defined(OCRQUANT_WITH_PLAIN)
+inline __m256i load(const void* from) { return _mm256_loadu_si256(static_cast<const __m256i*>(from)); }
+#endif
+
 // Subnormal operands and results count, whatever the calling thread has set.
 class ExactSubnormals {
   public:

@@ -5,9 +5,12 @@ and no sum is split. Rows are padded with zeros to whole panels, columns of bf16
 
 - bf16: [panels, in / 2, 16, 2]: pairs of columns.
 - FP8: [panels, in / 4, 16, 4] bytes, columns in the order 0, 2, 1, 3: even and odd bytes are pairs.
-- NVFP4: [panels, in / 16] blocks of 128 bytes, [2, 16, 4]: byte j of half h holds column 8h + j in its low
-  nibble and column 8h + 4 + j in its high one. Four blocks are followed by their 4 x 16 scales, so that a
-  panel is one stream; the last blocks of a panel may be fewer than four.
+- NVFP4: [panels, in / 16] blocks of 128 bytes, [4, 16, 2]: byte b of quarter j holds column 4j + b in its low
+  nibble and column 4j + 2 + b in its high one; the outputs are in the order of ``_WORDS``. Four blocks are
+  followed by their scales, [16, 4] bytes, so that a panel is one stream. The last blocks of a panel may be
+  fewer than four; their scales take as much room.
+
+Before the first panel 64 bytes may be read.
 
 ``csrc/cpu/linear`` reads exactly this. Knows bytes; knows no products.
 """
@@ -39,7 +42,11 @@ PANEL = 16
 _COLUMNS = 4
 _GROUP = 4
 _BLOCK_BYTES = PANEL * NVFP4_BLOCK_SIZE // 2
+_SCALE_BYTES = PANEL * _GROUP
 _ORDER = (0, 2, 1, 3)  # its own inverse
+# Interleaving the halves of 128-bit lanes brings these into order; its own inverse.
+_WORDS = (0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15)
+_LEAD = 64
 # Panels converted at once: the temporaries stay small beside the weight.
 _PIECE = 64
 
@@ -95,38 +102,41 @@ def pack_nvfp4(packed: Tensor, block_scale: Tensor) -> Tensor:
     grouped = blocks // _GROUP * _GROUP
 
     def panels_of(rows: Tensor, scales: Tensor) -> Tensor:
-        codes = unpack_codes(rows).view(-1, PANEL, blocks, 2, 2, 4)
-        halves = codes[..., 0, :] | (codes[..., 1, :] << 4)
-        codes = halves.permute(0, 2, 3, 1, 4).reshape(-1, blocks, _BLOCK_BYTES)
-        scales = scales.view(-1, PANEL, blocks).permute(0, 2, 1)
-        full = torch.cat((_groups(codes[:, :grouped]), _groups(scales[:, :grouped])), dim=-1)
-        return torch.cat(
-            (full.flatten(1), codes[:, grouped:].flatten(1), scales[:, grouped:].flatten(1)), dim=1
-        )
+        columns = unpack_codes(rows).view(-1, PANEL, blocks, 4, 2, 2)[:, _WORDS]
+        codes = (columns[..., 0, :] | (columns[..., 1, :] << 4)).permute(0, 2, 3, 1, 4)
+        codes = codes.reshape(-1, blocks, _BLOCK_BYTES)
+        scales = F.pad(scales, (0, -blocks % _GROUP)).view(-1, PANEL, _groups(blocks), _GROUP)
+        scales = scales.permute(0, 2, 1, 3).flatten(2)
+        full = codes[:, :grouped].reshape(len(codes), blocks // _GROUP, _GROUP * _BLOCK_BYTES)
+        full = torch.cat((full, scales[:, : blocks // _GROUP]), dim=-1)
+        last = (codes[:, grouped:].flatten(1), scales[:, blocks // _GROUP :].flatten(1))
+        return torch.cat((full.flatten(1), *last), dim=1)
 
-    width = blocks * (_BLOCK_BYTES + PANEL)
+    width = blocks * _BLOCK_BYTES + _groups(blocks) * _SCALE_BYTES
     return _pack(panels_of, width, packed, block_scale.view(torch.uint8))
 
 
 def unpack_nvfp4(panels: Tensor, out_features: int, in_features: int) -> tuple[Tensor, Tensor]:
     """The inverse of `pack_nvfp4`: uint8 [out, in / 2] and float8_e4m3fn [out, in / 16]."""
     blocks = in_features // NVFP4_BLOCK_SIZE
-    grouped = blocks // _GROUP * _GROUP
-    split = grouped * (_BLOCK_BYTES + PANEL)
+    split = blocks // _GROUP * (_GROUP * _BLOCK_BYTES + _SCALE_BYTES)
 
-    def both_of(piece: Tensor) -> tuple[Tensor, Tensor]:
-        full = piece[:, :split].reshape(len(piece), blocks // _GROUP, _GROUP * (_BLOCK_BYTES + PANEL))
-        last = piece[:, split:]
-        border = (blocks - grouped) * _BLOCK_BYTES
-        codes = torch.cat((full[..., : _GROUP * _BLOCK_BYTES].flatten(1), last[:, :border]), dim=1)
-        scales = torch.cat((full[..., _GROUP * _BLOCK_BYTES :].flatten(1), last[:, border:]), dim=1)
-        halves = codes.view(-1, blocks, 2, PANEL, 4).permute(0, 3, 1, 2, 4)
-        codes = torch.stack((halves & 0xF, halves >> 4), dim=-2).reshape(len(piece) * PANEL, -1)
-        return pack_codes(codes), scales.view(-1, blocks, PANEL).permute(0, 2, 1).reshape(-1, blocks)
+    def codes_of(piece: Tensor) -> Tensor:
+        full = piece[:, :split].reshape(len(piece), blocks // _GROUP, _GROUP * _BLOCK_BYTES + _SCALE_BYTES)
+        last = piece[:, split : split + blocks % _GROUP * _BLOCK_BYTES]
+        codes = torch.cat((full[..., : _GROUP * _BLOCK_BYTES].flatten(1), last), dim=1)
+        columns = codes.view(-1, blocks, 4, PANEL, 2)[:, :, :, _WORDS].permute(0, 3, 1, 2, 4)
+        return pack_codes(torch.stack((columns & 0xF, columns >> 4), dim=-2).reshape(len(piece) * PANEL, -1))
 
-    shape = (out_features, in_features // 2)
-    codes = _unpack(lambda piece: both_of(piece)[0], panels, shape, torch.uint8)
-    scales = _unpack(lambda piece: both_of(piece)[1], panels, (out_features, blocks), torch.uint8)
+    def scales_of(piece: Tensor) -> Tensor:
+        full = piece[:, :split].reshape(len(piece), blocks // _GROUP, _GROUP * _BLOCK_BYTES + _SCALE_BYTES)
+        last = piece[:, split + blocks % _GROUP * _BLOCK_BYTES :]
+        scales = torch.cat((full[..., _GROUP * _BLOCK_BYTES :].flatten(1), last), dim=1)
+        scales = scales.view(-1, _groups(blocks), PANEL, _GROUP).permute(0, 2, 1, 3)
+        return scales.reshape(len(piece) * PANEL, -1)[:, :blocks]
+
+    codes = _unpack(codes_of, panels, (out_features, in_features // 2), torch.uint8)
+    scales = _unpack(scales_of, panels, (out_features, blocks), torch.uint8)
     return codes, scales.view(torch.float8_e4m3fn)
 
 
@@ -138,10 +148,8 @@ def _columns(rows: Tensor) -> Tensor:
     return F.pad(rows, (0, _padded(rows.shape[1]) - rows.shape[1]))
 
 
-def _groups(blocks: Tensor) -> Tensor:
-    """[panels, blocks, bytes] with four blocks after one another."""
-    panels, count, size = blocks.shape
-    return blocks.reshape(panels, count // _GROUP, _GROUP * size)
+def _groups(blocks: int) -> int:
+    return -(-blocks // _GROUP)
 
 
 def _pieces(out_features: int) -> Iterator[tuple[int, int]]:
@@ -151,7 +159,8 @@ def _pieces(out_features: int) -> Iterator[tuple[int, int]]:
 
 def _pack(panels_of: Callable[..., Tensor], width: int, *sources: Tensor) -> Tensor:
     out_features = len(sources[0])
-    panels = torch.empty(num_panels(out_features), width, dtype=torch.uint8)
+    size = num_panels(out_features) * width
+    panels = torch.zeros(_LEAD + size, dtype=torch.uint8)[_LEAD:].view(-1, width)
     for begin, end in _pieces(out_features):
         rows = [source[begin * PANEL : end * PANEL] for source in sources]
         missing = (end - begin) * PANEL - len(rows[0])
