@@ -8,6 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ocrquant.adapters import model_folder
 from ocrquant.engine.loading import RuntimeSettings, load_runtime
 from ocrquant.engine.sampling import SamplingParams
+from ocrquant.kernels.program import capture
 from tests.engine.reading import prompts, read
 
 PICO = model_folder("pico")
@@ -164,3 +165,18 @@ def test_replay_states_read_the_same_as_native_ones(alone):
 def test_memory_is_that_of_the_checkpoint(runtime):
     assert abs(runtime.memory.weights_over_stored) < 0.05
     assert runtime.memory.bytes_per_parameter == pytest.approx(2.0, abs=0.05)
+
+
+def test_a_step_has_as_many_launches_whatever_its_rows(runtime):
+    launches = set()
+    for count in (1, 3, 8):
+        start(runtime, count=count)
+        plan = runtime.engine.scheduler.schedule()
+        assert plan.shape.decode == count
+        inputs = runtime.runner._builder.build(plan)
+        with capture() as program:
+            runtime.runner._compute(plan.shape, inputs)
+        launches.add(program.num_launches)
+        runtime.engine._postprocess(plan, runtime.runner.run(plan))
+        runtime.engine.run_until_done()
+    assert len(launches) == 1
