@@ -51,14 +51,14 @@ struct Workspace {
 
     static int64_t floats(int64_t rows, int64_t dim) {
         const int64_t padded = rounded_up(dim, LANES), parts = rounded_up(2 * Part::floats(rows, padded), LANES);
-        return rounded_up(rows * dim, LANES) + 2 * BLOCK * padded + rows * (BLOCK + LANES) + parts + rows;
+        return rounded_up(rows * dim, LANES) + (BLOCK + VALUE_PANEL / LANES) * padded + rows * (BLOCK + LANES) + parts + rows;
     }
     static Workspace at(float* memory, int64_t rows, int64_t dim) {
         const int64_t padded = rounded_up(dim, LANES);
         Workspace w;
         w.keys = memory;
         w.values = w.keys + BLOCK * padded;
-        w.scores = w.values + BLOCK * padded;
+        w.scores = w.values + VALUE_PANEL * (padded / LANES);
         w.totals = w.scores + rows * BLOCK;
         w.q = w.totals + rows * LANES;
         float* const parts = w.q + rounded_up(rows * dim, LANES);
@@ -84,31 +84,59 @@ inline void load_queries(const Rows& rows, float scale, float* q) {
     }
 }
 
+// Tiles of few rows wait for their own sums: 8 rows are better 4 and 4 than 6 and 2.
+inline int64_t even_tile(int64_t rows) {
+    const int64_t tiles = (rows + TILE - 1) / TILE;
+    return tiles == 0 ? TILE : (rows + tiles - 1) / tiles;
+}
+
 inline int64_t smaller_of(int64_t a, int64_t b) { return a < b ? a : b; }
 
-inline void score_block(const Rows& rows, const Workspace& w, int64_t from, int64_t count) {
-    const int64_t panels = (count + LANES - 1) / LANES;
+// Asks for the rows of the next block while this one is computed, a few at every tile: they lie apart, so the hardware does not
+// foresee them, and all at once would be waited for.
+struct Ahead {
+    const void* const* keys;
+    const void* const* values;
+    int64_t count;
+    int64_t bytes;  // of a row
+    int64_t a_tile = 0;
+    int64_t next = 0;
+
+    void some() {
+        for (const int64_t end = smaller_of(next + a_tile, 2 * count); next < end; ++next) {
+            const char* const row = static_cast<const char*>(next < count ? keys[next] : values[next - count]);
+            for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
+        }
+    }
+};
+
+inline void score_block(const Rows& rows, const Workspace& w, int64_t from, int64_t count, Ahead& ahead) {
+    const int64_t panels = (count + LANES - 1) / LANES, tile_rows = even_tile(rows.count - from);
     for (int64_t c = 0, width; c < panels; c += width) {
         width = c + WIDTH <= panels ? WIDTH : 1;
-        for (int64_t r = from; r < rows.count; r += TILE) {
+        for (int64_t r = from; r < rows.count; r += tile_rows) {
+            ahead.some();
             const Scores tile{w.q + r * rows.dim, w.keys + c * rows.dim * LANES, w.scores + r * BLOCK + c * LANES, rows.dim};
-            run_tile(tile, smaller_of(TILE, rows.count - r), width);
+            run_tile(tile, smaller_of(tile_rows, rows.count - r), width);
         }
     }
 }
 
 // Rows of a tile must see equally many keys, since what a row does not see must not reach it even with weight zero.
-inline void sum_block(const Rows& rows, const Workspace& w, int64_t from, int64_t first_key, int64_t count) {
-    const int64_t padded = rows.padded(), panels = padded / LANES;
+template <class T>
+inline void sum_block(const Rows& rows, const Workspace& w, int64_t from, int64_t first_key, int64_t count, const T* values,
+                      Ahead& ahead) {
+    const int64_t padded = rows.padded(), panels = padded / LANES, tile_rows = even_tile(rows.count - from);
     for (int64_t c = 0, width; c < panels; c += width) {
         width = c + WIDTH <= panels ? WIDTH : 1;
         for (int64_t r = from, end; r < rows.count; r = end) {
             const int64_t keys = smaller_of(count, rows.keys_of(r) - first_key);
-            for (end = r + 1; end < rows.count && end < r + TILE; ++end) {
+            for (end = r + 1; end < rows.count && end < r + tile_rows; ++end) {
                 if (smaller_of(count, rows.keys_of(end) - first_key) != keys) break;
             }
-            const Sums tile{w.scores + r * BLOCK,   w.decay + r, w.values + c * LANES * BLOCK,
-                            w.part.out + r * padded + c * LANES, keys, padded};
+            ahead.some();
+            float* const out = w.part.out + r * padded + c * LANES;
+            const Sums<T> tile{w.scores + r * BLOCK, w.decay + r, values + c * VALUE_PANEL, out, keys, padded};
             run_tile(tile, end - r, width);
         }
     }
@@ -116,17 +144,26 @@ inline void sum_block(const Rows& rows, const Workspace& w, int64_t from, int64_
 
 template <class T>
 inline void attend_block(const Rows& rows, const Workspace& w, int64_t first_key, int64_t count, const T* const* keys,
-                         const T* const* values) {
+                         const T* const* values, Ahead& ahead) {
     int64_t from = 0;
     while (from < rows.count && rows.keys_of(from) <= first_key) ++from;
     stage_keys(keys, count, rows.dim, w.keys);
-    stage_values(values, count, rows.dim, w.values);
-    score_block(rows, w, from, count);
+    const int64_t tiles = (rows.count - from + TILE - 1) / TILE;
+    ahead.a_tile = 2 * ahead.count / (tiles * (PANELS + rows.padded() / LANES) / WIDTH) + 1;
+    score_block(rows, w, from, count, ahead);
     for (int64_t r = from; r < rows.count; ++r) {
         const int64_t seen = smaller_of(count, rows.keys_of(r) - first_key);
         w.decay[r] = weigh(w.scores + r * BLOCK, seen, w.part.largest + r, w.totals + r * LANES);
     }
-    sum_block(rows, w, from, first_key, count);
+    // One tile widens values on its way; for more of them it is done once.
+    if (tiles == 1) {
+        T* const panels = reinterpret_cast<T*>(w.values);
+        stage_values(values, count, rows.dim, panels);
+        sum_block(rows, w, from, first_key, count, panels, ahead);
+    } else {
+        stage_values(values, count, rows.dim, w.values);
+        sum_block(rows, w, from, first_key, count, w.values, ahead);
+    }
 }
 
 // Fills w.part with what keys begin .. begin + SPAN give; `source.locate` tells where keys lie.
@@ -136,11 +173,20 @@ inline void attend_span(const Rows& rows, const Workspace& w, int64_t begin, con
     for (int64_t i = 0; i < rows.count * padded; ++i) w.part.out[i] = 0.f;
     for (int64_t i = 0; i < rows.count * LANES; ++i) w.totals[i] = 0.f;
     for (int64_t r = 0; r < rows.count; ++r) w.part.largest[r] = NO_SCORE;
-    for (int64_t first = begin; first < end; first += BLOCK) {
-        const T *keys[BLOCK], *values[BLOCK];
-        const int64_t count = smaller_of(BLOCK, end - first);
-        source.locate(first, count, keys, values);
-        attend_block(rows, w, first, count, keys, values);
+    const T *keys[2][BLOCK], *values[2][BLOCK];
+    int64_t count = smaller_of(BLOCK, end - begin);
+    source.locate(begin, count, keys[0], values[0]);
+    int at = 0;
+    for (int64_t first = begin; first < end; first += BLOCK, at ^= 1) {
+        const int64_t next = first + BLOCK, ahead = next < end ? smaller_of(BLOCK, end - next) : 0;
+        if (ahead > 0) {
+            source.locate(next, ahead, keys[at ^ 1], values[at ^ 1]);
+        }
+        const void* const* const next_keys = reinterpret_cast<const void* const*>(keys[at ^ 1]);
+        const void* const* const next_values = reinterpret_cast<const void* const*>(values[at ^ 1]);
+        Ahead fetch{next_keys, next_values, ahead, rows.dim * int64_t(sizeof(T))};
+        attend_block(rows, w, first, count, keys[at], values[at], fetch);
+        count = ahead;
     }
     for (int64_t r = 0; r < rows.count; ++r) w.part.total[r] = sum(load(w.totals + r * LANES));
 }

@@ -64,10 +64,11 @@ struct Scores {
 };
 
 // out[r][16 * c ..] = out[r][16 * c ..] * decay[r] + sum over keys of weights[r][key] * values of panel c
+template <class T>
 struct Sums {
     const float* weights;
     const float* decay;
-    const float* values;
+    const T* values;
     float* out;
     int64_t keys;
     int64_t stride;
@@ -80,7 +81,7 @@ struct Sums {
         }
         for (int64_t k = 0; k < keys; ++k) {
             Lanes value[COLS];
-            for (int c = 0; c < COLS; ++c) value[c] = load(values + (c * BLOCK + k) * LANES);
+            for (int c = 0; c < COLS; ++c) value[c] = widen16(values + c * VALUE_PANEL + k * LANES);
 #pragma GCC unroll 6
             for (int r = 0; r < ROWS; ++r) {
                 const Lanes x = all(weights[r * BLOCK + k]);

@@ -120,11 +120,12 @@ inline Lanes raised(const Lanes& y, const Lanes& shifted, const Lanes& x, float 
 
 #endif
 
-// 2^x for x <= 0, to within 2e-7; 0 below 2^-125, NaN for NaN. Cephes' polynomial on [-1/2, 1/2]. Adding 1.5 * 2^23 rounds to
-// an integer and leaves it in the low bits; a NaN that comes from bf16, from E4M3 or from arithmetic has no low bits, so that
-// the shift leaves it a NaN.
+// 2^x for x <= 0, to within 2e-7; NaN for NaN. Below 2^-100 it is 0: a sum that holds 1 cannot tell, and products stay clear of
+// subnormal numbers, with which some processors are slow. Cephes' polynomial on [-1/2, 1/2]. Adding 1.5 * 2^23 rounds to an
+// integer and leaves it in the low bits; a NaN that comes from bf16, from E4M3 or from arithmetic has no low bits, so that the
+// shift leaves it a NaN.
 inline Lanes exp2(Lanes x) {
-    constexpr float LEAST = -125.f, ROUND = 12582912.f;
+    constexpr float LEAST = -100.f, ROUND = 12582912.f;
     const Lanes bounded = larger(all(LEAST), x);
     const Lanes shifted = add(bounded, all(ROUND));
     const Lanes f = sub(bounded, sub(shifted, all(ROUND)));

@@ -85,63 +85,69 @@ double weigh(const float* logits, int64_t count, float largest, float temperatur
     return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
-// The nucleus: logits above `least`, and those equal to it up to index `last`.
-struct Nucleus {
-    uint32_t least = 0;
-    int64_t last = INT64_MAX;
-
-    bool has(float logit, int64_t i) const {
-        const uint32_t key = ordered(logit);
-        return key > least || (key == least && i <= last);
+// Tokens that may belong to the nucleus, in rising order: those lighter than an equal share of what may be left out weigh
+// less than that together, so the rest reaches the target without them.
+int64_t candidates_of(const float* weights, int64_t count, double left_out, int32_t* tokens) {
+    const float least = float(left_out / double(count) * 0.5);
+    int64_t found = 0;
+    for (int64_t i = 0; i < count; ++i) {
+        tokens[found] = int32_t(i);
+        found += weights[i] > 0 && weights[i] >= least;
     }
-};
+    return found;
+}
 
-Nucleus nucleus_of(const float* logits, const float* weights, int64_t count, double target) {
+// The logit at which the sum of masses from above reaches the target, as `ordered` gives it, and the mass above it; 0 where the
+// sum falls short of the target by its rounding.
+uint32_t least_logit(const float* logits, const float* weights, const int32_t* tokens, int64_t count, double target,
+                     double* above) {
     constexpr int SHIFTS[] = {20, 10, 0}, BITS[] = {12, 10, 10};
     uint32_t prefix = 0, fixed = 0;
-    double above = 0;
     double* const mass = static_cast<double*>(scratch(2, (int64_t(1) << BITS[0]) * int64_t(sizeof(double))));
+    *above = 0;
     for (int level = 0; level < 3; ++level) {
         const int shift = SHIFTS[level];
         const uint32_t most = (1u << BITS[level]) - 1;
         for (uint32_t b = 0; b <= most; ++b) mass[b] = 0;
         for (int64_t i = 0; i < count; ++i) {
-            const uint32_t key = ordered(logits[i]);
-            if (weights[i] > 0 && (key & fixed) == prefix) mass[(key >> shift) & most] += double(weights[i]);
+            const uint32_t key = ordered(logits[tokens[i]]);
+            if ((key & fixed) == prefix) mass[(key >> shift) & most] += double(weights[tokens[i]]);
         }
         int64_t b = most;
-        while (b >= 0 && (mass[b] == 0 || above + mass[b] < target)) above += mass[b--];
-        // A sum in another order may fall short of the total by its rounding: then all of it is needed.
-        if (b < 0) return {};
+        while (b >= 0 && (mass[b] == 0 || *above + mass[b] < target)) *above += mass[b--];
+        if (b < 0) return 0;
         prefix |= uint32_t(b) << shift;
         fixed |= most << shift;
     }
-    Nucleus nucleus{prefix, 0};
-    for (int64_t i = 0; i < count; ++i) {
-        if (ordered(logits[i]) != prefix) continue;
-        nucleus.last = i;
-        above += double(weights[i]);
-        if (above >= target) break;
-    }
-    return nucleus;
+    return prefix;
 }
 
-int64_t draw(const float* logits, const float* weights, int64_t count, double total, double top_p, double u) {
-    const bool is_cut = top_p < 1;
-    const Nucleus nucleus = is_cut ? nucleus_of(logits, weights, count, top_p * total) : Nucleus();
-    double mass = 0;
+// Keeps the nucleus of `tokens`: logits above the least one, and as many equal to it, by rising index, as the target needs.
+int64_t nucleus_of(const float* logits, const float* weights, int32_t* tokens, int64_t count, double target) {
+    double mass;
+    const uint32_t least = least_logit(logits, weights, tokens, count, target, &mass);
+    int64_t kept = 0;
+    bool is_full = false;
     for (int64_t i = 0; i < count; ++i) {
-        if (weights[i] > 0 && (!is_cut || nucleus.has(logits[i], i))) mass += double(weights[i]);
+        const int32_t token = tokens[i];
+        const uint32_t key = ordered(logits[token]);
+        if (key < least || (key == least && is_full)) continue;
+        tokens[kept++] = token;
+        if (key != least) continue;
+        mass += double(weights[token]);
+        is_full = mass >= target;
     }
-    double sum = 0;
-    int64_t chosen = 0;
+    return kept;
+}
+
+int32_t draw(const float* weights, const int32_t* tokens, int64_t count, double u) {
+    double mass = 0, sum = 0;
+    for (int64_t i = 0; i < count; ++i) mass += double(weights[tokens[i]]);
     for (int64_t i = 0; i < count; ++i) {
-        if (!(weights[i] > 0) || (is_cut && !nucleus.has(logits[i], i))) continue;
-        chosen = i;
-        sum += double(weights[i]);
-        if (sum > u * mass) break;
+        sum += double(weights[tokens[i]]);
+        if (sum > u * mass) return tokens[i];
     }
-    return chosen;
+    return tokens[count - 1];
 }
 
 }  // namespace
@@ -157,7 +163,12 @@ void sample(const SampleArgs& a) {
         float* const weights = static_cast<float*>(scratch(1, padded * int64_t(sizeof(float))));
         const double total = weigh(logits, a.vocabulary, top.largest, a.temperature[r], weights);
         const double u = uniform(a.seed[2 * r], a.seed[2 * r + 1], a.position[r], PURPOSE_TOKEN);
-        a.out_tokens[r] = int32_t(draw(logits, weights, a.vocabulary, total, double(a.top_p[r]), u));
+        const double top_p = double(a.top_p[r]);
+        int32_t* const tokens = static_cast<int32_t*>(scratch(3, (a.vocabulary + 1) * int64_t(sizeof(int32_t))));
+        const bool is_cut = top_p < 1;
+        int64_t count = candidates_of(weights, a.vocabulary, is_cut ? (1 - top_p) * total : 0, tokens);
+        if (is_cut) count = nucleus_of(logits, weights, tokens, count, top_p * total);
+        a.out_tokens[r] = draw(weights, tokens, count, u);
     });
 }
 
