@@ -147,6 +147,41 @@ def report(
         print(path)
 
 
+def _print_benchmarks(value: bool) -> None:
+    if value:
+        from ocrquant.bench.registry import BENCHMARKS
+
+        width = max(map(len, BENCHMARKS))
+        print("\n".join(f"{name:<{width}}  {entry.summary}" for name, entry in BENCHMARKS.items()))
+        raise typer.Exit
+
+
+@app.command()
+@reported
+def bench(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Which one; --list shows them.")],
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Replace a setting of it; may be repeated."),
+    ] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Exported checkpoint to measure; short for --set checkpoint=DIR."),
+    ] = None,
+    repeats: Annotated[int, typer.Option(help="Of each arm; fewer than 12 are marked as too few.")] = 12,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the result here.")] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Also keep it in ocrquant/bench/results.")] = False,
+    listing: Annotated[
+        bool, typer.Option("--list", callback=_print_benchmarks, is_eager=True, help="Show all benchmarks.")
+    ] = False,
+) -> None:
+    """Measure one thing on this machine, arms interleaved; prints JSON last."""
+    from ocrquant.bench.run import run_benchmark
+
+    given = [*(assignments or ()), *([] if checkpoint is None else [f"checkpoint={checkpoint}"])]
+    run_benchmark(name, given, repeats=repeats, out=out, keep=keep)
+
+
 @pages_app.command("make")
 @reported
 def make(

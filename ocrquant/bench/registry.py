@@ -1,0 +1,39 @@
+"""The benchmarks by name, each with its module and one sentence; loads none of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+__all__ = ["BENCHMARKS", "Entry"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One benchmark.
+
+    Attributes:
+        module: Has a class ``Settings`` and a function ``run(settings, repeats)`` that gives a `Report`.
+        summary: What it measures.
+    """
+
+    module: str
+    summary: str
+
+
+BENCHMARKS: Mapping[str, Entry] = MappingProxyType(
+    {
+        name: Entry(f"ocrquant.bench.{name}", summary)
+        for name, summary in {
+            "serving": "pages through the engine and through transformers: tokens/s and time to first token",
+            "layer": "linears of one decoder layer of Qwen3.5-9B shape in bf16, FP8 and NVFP4",
+            "model": "decoding with a random model of Qwen3.5-0.8B shape, bf16 and quantized",
+            "metadata": "host time of a step's metadata against building it for groups of layers",
+            "state": "recurrent states in windows of drafts, native and ReplaySSM; drift over a long answer",
+            "correctness": "greedy text of the engine against transformers, of a batch against one by one",
+            "soak": "thousands of requests with cancellations, a full queue and preemptions",
+            "vision": "the vision tower on a batch packed into one sequence and image by image",
+        }.items()
+    }
+)
