@@ -2,6 +2,7 @@
 //
 // Rounding points are those of the unfused operations: a norm rounds once to bf16, rotary rounds both products and their sum.
 // Every loop is one over independent elements, or over sixteen sums with a fixed tree: the same bits on every instruction set.
+#include "common/emit.h"
 #include "common/isa.h"
 #include "common/numbers.h"
 #include "common/pool.h"
@@ -14,20 +15,6 @@ namespace {
 constexpr int64_t SUMS = 16;
 
 float rounded(float x) { return from_bf16(to_bf16(x)); }
-
-// Nearest E4M3 code, ties to even; what lies beyond the largest value saturates, NaN stays NaN.
-uint8_t to_e4m3(float value) {
-    const uint32_t bits = bits_from_float(value), magnitude = bits & 0x7fffffffu;
-    const uint32_t sign = (bits >> 24) & 0x80u;
-    // Normal from 2^-6 on: round at bit 20 and move the exponent's bias from 127 to 7.
-    const uint32_t normal = ((magnitude + 0x7ffffu + ((magnitude >> 20) & 1u)) >> 20) - (120u << 3);
-    // Below, steps are 2^-9 apart, as fp32 numbers above 2^14 are.
-    const uint32_t small = bits_from_float(float_from_bits(magnitude) + 16384.f) - bits_from_float(16384.f);
-    uint32_t code = magnitude < 0x3c800000u ? small : normal;
-    code = magnitude >= 0x43e80000u ? 0x7eu : code;
-    code = magnitude > 0x7f800000u ? 0x7fu : code;
-    return uint8_t(sign | code);
-}
 
 // Head norm and rotary of one head, as bf16 values in fp32; `x` has room for `dim` and rounds up to sixteen.
 void prepare(const uint16_t* from, int64_t dim, const float* norm, float eps, const float* cos, const float* sin, int64_t half,
@@ -61,7 +48,16 @@ void write(const float* x, int64_t dim, uint16_t* to) {
 void write(const float* x, int64_t dim, bool is_fp8, float scale, void* cache, int64_t at) {
     if (!is_fp8) return write(x, dim, static_cast<uint16_t*>(cache) + at);
     uint8_t* const to = static_cast<uint8_t*>(cache) + at;
-    for (int64_t i = 0; i < dim; ++i) to[i] = to_e4m3(x[i] / scale);
+    for (int64_t i = 0; i < dim; i += SUMS) {
+        U32 codes[2];
+        for (int j = 0; j < 2; ++j) {
+            // A static scale saturates; NaN passes both bounds.
+            const F32 value = load_wide(x + i + j * VEC) / scale;
+            codes[j] = e4m3_codes(smaller(splat(E4M3_LARGEST), larger(splat(-E4M3_LARGEST), value)));
+        }
+        const U8x16 result = bytes(packed(codes[0], codes[1]));
+        std::memcpy(to + i, &result, size_t(dim - i < SUMS ? dim - i : SUMS));
+    }
 }
 
 }  // namespace
