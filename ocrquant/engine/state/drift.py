@@ -123,14 +123,13 @@ def _measure(form: str, pool: StatePool, run: _Run, seed: int) -> Drift:
             count = int(torch.randint(1, window + 1, (), generator=generator))
             pool.commit([0], [count])
         done += count
-    is_replay = isinstance(pool, ReplayPool)
     kept = pool.snapshot(0, folded=True) if isinstance(pool, ReplayPool) else pool.snapshot(0)
     state = kept.tensors["state"][0].double()
     error = (state - run.exact_state).flatten(1).norm(dim=1) / run.exact_state.flatten(1).norm(dim=1)
     return Drift(
         form=form,
         num_tokens=num_tokens,
-        flushes=pool.flush_count if is_replay else 0,
+        flushes=pool.flush_count if isinstance(pool, ReplayPool) else 0,
         state_error=float(error.max()),
         output_error=float((out.double() - run.exact_out).norm() / run.exact_out.norm()),
         outputs_changed=float((out != run.exact_out.bfloat16()).double().mean()),
