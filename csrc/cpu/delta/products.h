@@ -49,21 +49,33 @@ inline void product_tile(const Product& p, int64_t row, int64_t column) {
     }
 }
 
-template <int WIDTH>
-inline void product_columns(const Product& p, int64_t column) {
-    int64_t row = 0;
-    for (; row + 6 <= p.rows; row += 6) product_tile<6, WIDTH>(p, row, column);
-    for (; row + 4 <= p.rows; row += 4) product_tile<4, WIDTH>(p, row, column);
-    for (; row + 2 <= p.rows; row += 2) product_tile<2, WIDTH>(p, row, column);
-    for (; row < p.rows; ++row) product_tile<1, WIDTH>(p, row, column);
+// Registers: six rows by two, the terms of b and one factor fill the sixteen of AVX2; AVX-512 has twice as many.
+constexpr int WIDTH = LANES == 16 ? 4 : 2;
+
+template <int ROWS>
+inline void product_rows(const Product& p, int64_t row, int64_t first, int64_t last) {
+    int64_t column = first;
+    for (; column + WIDTH * LANES <= last; column += WIDTH * LANES) product_tile<ROWS, WIDTH>(p, row, column);
+    for (; column < last; column += LANES) product_tile<ROWS, 1>(p, row, column);
 }
 
-// Registers: six rows by two, the terms of b and one factor fill the sixteen of AVX2; AVX-512 has twice as many.
+inline void product_block(const Product& p, int64_t first, int64_t last) {
+    int64_t row = 0;
+    for (; row + 6 <= p.rows; row += 6) product_rows<6>(p, row, first, last);
+    for (; row + 4 <= p.rows; row += 4) product_rows<4>(p, row, first, last);
+    for (; row + 2 <= p.rows; row += 2) product_rows<2>(p, row, first, last);
+    for (; row < p.rows; ++row) product_rows<1>(p, row, first, last);
+}
+
+// Goes along the rows of c, once through it: for a large c and few terms.
+inline void accumulate_by_rows(const Product& p) { product_block(p, 0, p.columns); }
+
+// Goes down the columns, so that a large b is read once, a few columns at a time.
 inline void accumulate(const Product& p) {
-    constexpr int WIDTH = LANES == 16 ? 4 : 2;
-    int64_t column = 0;
-    for (; column + WIDTH * LANES <= p.columns; column += WIDTH * LANES) product_columns<WIDTH>(p, column);
-    for (; column < p.columns; column += LANES) product_columns<1>(p, column);
+    for (int64_t first = 0; first < p.columns; first += WIDTH * LANES) {
+        const int64_t last = first + WIDTH * LANES < p.columns ? first + WIDTH * LANES : p.columns;
+        product_block(p, first, last);
+    }
 }
 
 }  // namespace ocrquant::OCRQUANT_ISA::delta

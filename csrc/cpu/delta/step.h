@@ -10,18 +10,23 @@
 
 namespace ocrquant::OCRQUANT_ISA::delta {
 
-// hk = S^T k and hq = S^T q, [V] each. Four rows at a time keep the sums in registers for longer.
+// Rows of the state that are worked on together, so that what all of them need stays in registers for longer.
+constexpr int64_t TOGETHER = 4;
+
+// hk = S^T k and hq = S^T q, [V] each. The factors are copied first: the compiler cannot know that stores miss them.
 inline void read_state(const float* state, int64_t key_dim, int64_t value_dim, const float* k, const float* q, float* hk,
                        float* hq) {
     for (int64_t v = 0; v < value_dim; ++v) hk[v] = hq[v] = 0.f;
-    for (int64_t i = 0; i < key_dim; i += 4) {
+    for (int64_t i = 0; i < key_dim; i += TOGETHER) {
         const float* rows = state + i * value_dim;
+        Lanes keys[TOGETHER], queries[TOGETHER];
+        for (int64_t j = 0; j < TOGETHER; ++j) keys[j] = all(k[i + j]), queries[j] = all(q[i + j]);
         for (int64_t v = 0; v < value_dim; v += LANES) {
             Lanes sum_k = load(hk + v), sum_q = load(hq + v);
-            for (int64_t j = 0; j < 4; ++j) {
+            for (int64_t j = 0; j < TOGETHER; ++j) {
                 const Lanes s = load(rows + j * value_dim + v);
-                sum_k = fma(all(k[i + j]), s, sum_k);
-                sum_q = fma(all(q[i + j]), s, sum_q);
+                sum_k = fma(keys[j], s, sum_k);
+                sum_q = fma(queries[j], s, sum_q);
             }
             store(hk + v, sum_k);
             store(hq + v, sum_q);
@@ -32,11 +37,16 @@ inline void read_state(const float* state, int64_t key_dim, int64_t value_dim, c
 // to = decay * from + k u^T; the two may be one.
 inline void update_state(const float* from, float* to, int64_t key_dim, int64_t value_dim, float decay, const float* k,
                          const float* u) {
-    for (int64_t i = 0; i < key_dim; ++i) {
-        const Lanes factor = all(decay), key = all(k[i]);
+    const Lanes factor = all(decay);
+    for (int64_t i = 0; i < key_dim; i += TOGETHER) {
+        Lanes keys[TOGETHER];
+        for (int64_t j = 0; j < TOGETHER; ++j) keys[j] = all(k[i + j]);
         for (int64_t v = 0; v < value_dim; v += LANES) {
-            const int64_t at = i * value_dim + v;
-            store(to + at, fma(key, load(u + v), factor * load(from + at)));
+            const Lanes written = load(u + v);
+            for (int64_t j = 0; j < TOGETHER; ++j) {
+                const int64_t at = (i + j) * value_dim + v;
+                store(to + at, fma(keys[j], written, factor * load(from + at)));
+            }
         }
     }
 }

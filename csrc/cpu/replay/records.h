@@ -113,7 +113,8 @@ inline void fold(float* state, const Piece* pieces, int64_t num_pieces, const fl
         for (int64_t j = 0; j < piece.count; ++j) {
             for (int64_t i = 0; i < key_dim; ++i) keys[j * key_dim + i] = weights[j] * piece.k[j * key_dim + i];
         }
-        accumulate({state, value_dim, key_dim, value_dim, start, expf(total_gate), keys, 1, key_dim, piece.u, value_dim, piece.count});
+        accumulate_by_rows(
+            {state, value_dim, key_dim, value_dim, start, expf(total_gate), keys, 1, key_dim, piece.u, value_dim, piece.count});
         start = Start::keep;
         weights += piece.count;
     }

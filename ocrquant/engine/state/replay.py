@@ -26,7 +26,13 @@ RECORDS = ("u", "k", "log_gate")
 
 
 def default_history(window: int) -> int:
-    """Records that a slot holds at most: the least with which a window never waits for a fold, or 16."""
+    """Records that a slot holds at most: the least with which a window never waits for a fold, or 16.
+
+    On a CPU a fold costs arithmetic for each record, whenever it happens, so the shortest history is as fast
+    as any: one layer of 32 heads of 128, windows of 16 of which 12 are accepted, took 2.96, 2.95 and 3.05 ms
+    a request with histories of 32, 48 and 64, against 7.4 ms for a state per draft (one EPYC core with AVX2,
+    2026-11-30). A GPU, which pays for the state's way to memory, does better with four windows.
+    """
     return max(16, 2 * window)
 
 
