@@ -6,6 +6,8 @@ appears and compared afterwards. Knows tensors; knows no op.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
@@ -14,6 +16,12 @@ from ocrquant.errors import ShapeError
 __all__ = ["Contract"]
 
 I32 = torch.int32
+
+
+@lru_cache(maxsize=1024)
+def _symbols(shape: str) -> tuple[str | int, ...]:
+    """A shape's symbols, numbers as such. Kept, since an op checks the same few shapes at every call."""
+    return tuple(int(symbol) if symbol.isdigit() else symbol for symbol in shape.split())
 
 
 class Contract:
@@ -53,21 +61,23 @@ class Contract:
         Raises:
             ShapeError: It is not as the contract says.
         """
-        expected = shape.split()
-        if tensor.ndim != len(expected):
-            self._refuse(name, f"shape [{', '.join(expected)}]", list(tensor.shape))
-        for symbol, size in zip(expected, tensor.shape, strict=True):
-            wanted = int(symbol) if symbol.isdigit() else self.sizes.setdefault(symbol, size)
+        expected, sizes, given = _symbols(shape), self.sizes, tensor.shape
+        if len(given) != len(expected):
+            self._refuse(name, f"shape [{', '.join(map(str, expected))}]", list(given))
+        for symbol, size in zip(expected, given, strict=True):
+            wanted = symbol if isinstance(symbol, int) else sizes.setdefault(symbol, size)
             if size != wanted:
-                known = "" if symbol.isdigit() else f" with {symbol} = {wanted}"
-                self._refuse(name, f"shape [{', '.join(expected)}]{known}", list(tensor.shape))
-        if dtype is not None and tensor.dtype not in (dtype if isinstance(dtype, tuple) else (dtype,)):
-            names = [str(d) for d in (dtype if isinstance(dtype, tuple) else (dtype,))]
-            self._refuse(name, " or ".join(names), tensor.dtype)
-        is_dense = tensor.stride(-1) == 1 or tensor.shape[-1] <= 1 if tensor.ndim else True
-        if not (is_dense if strided else tensor.is_contiguous()):
-            layout = "a dense last dimension" if strided else "a contiguous tensor"
-            self._refuse(name, layout, f"strides {list(tensor.stride())}")
+                known = "" if isinstance(symbol, int) else f" with {symbol} = {wanted}"
+                self._refuse(name, f"shape [{', '.join(map(str, expected))}]{known}", list(given))
+        if dtype is not None and tensor.dtype is not dtype:
+            allowed = dtype if isinstance(dtype, tuple) else (dtype,)
+            if tensor.dtype not in allowed:
+                self._refuse(name, " or ".join(map(str, allowed)), tensor.dtype)
+        if not tensor.is_contiguous():
+            is_dense = strided and (tensor.stride(-1) == 1 or given[-1] <= 1)
+            if not is_dense:
+                layout = "a dense last dimension" if strided else "a contiguous tensor"
+                self._refuse(name, layout, f"strides {list(tensor.stride())}")
         if self._device is None:
             self._device = tensor.device
         elif tensor.device != self._device:

@@ -13,7 +13,7 @@ from types import ModuleType
 
 from ocrquant import env
 
-__all__ = ["extension", "missing_reason"]
+__all__ = ["extension", "extension_state", "missing_reason"]
 
 
 def _omp_threads() -> int:
@@ -45,6 +45,12 @@ def extension() -> ModuleType | None:
     if module is None:
         _say_missing(reason)
     return module
+
+
+def extension_state() -> str:
+    """Where the extension came from, or why there is none: what a kept choice depends on."""
+    module, reason = _load()
+    return reason if module is None else str(module.__file__)
 
 
 def missing_reason() -> str:

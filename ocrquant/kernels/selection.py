@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ocrquant import env
 from ocrquant.errors import DeviceError
-from ocrquant.kernels.extension import extension, missing_reason
+from ocrquant.kernels.extension import extension, extension_state, missing_reason
 
 __all__ = ["Choice", "choices", "count_launches", "use_native"]
 
@@ -31,6 +31,7 @@ class Choice:
 
 
 _choices: dict[str, Choice] = {}
+_answers: dict[tuple[object, ...], Choice] = {}
 _counters: list[dict[str, int]] = []
 
 
@@ -63,6 +64,16 @@ def use_native(op: str, activation: Tensor, dtypes: tuple[torch.dtype, ...] = (t
     """
     for counter in _counters:
         counter[op] = counter.get(op, 0) + 1
+    # Asked at every call, so the answer to the same question is kept.
+    question = (op, activation.device, activation.dtype, env.kernels(), extension_state(), dtypes)
+    choice = _answers.get(question)
+    if choice is None:
+        choice = _answers[question] = _choose(op, activation, dtypes)
+    _choices[op] = choice
+    return choice.implementation == "native"
+
+
+def _choose(op: str, activation: Tensor, dtypes: tuple[torch.dtype, ...]) -> Choice:
     forced = env.kernels()
     obstacle = _obstacle(activation, dtypes) if forced != "reference" else "OCRQUANT_KERNELS=reference"
     if obstacle and forced == "native":
@@ -72,8 +83,7 @@ def use_native(op: str, activation: Tensor, dtypes: tuple[torch.dtype, ...] = (t
             given=obstacle,
             fix="unset the variable to let the reference run",
         )
-    _choices[op] = Choice(op, "reference" if obstacle else "native", obstacle or "CPU and dtype supported")
-    return not obstacle
+    return Choice(op, "reference" if obstacle else "native", obstacle or "CPU and dtype supported")
 
 
 def _obstacle(activation: Tensor, dtypes: tuple[torch.dtype, ...]) -> str:
