@@ -168,7 +168,9 @@ def bench(
         str | None,
         typer.Option(metavar="DIR", help="Exported checkpoint to measure; short for --set checkpoint=DIR."),
     ] = None,
-    repeats: Annotated[int, typer.Option(help="Of each arm; fewer than 12 are marked as too few.")] = 12,
+    repeats: Annotated[
+        int | None, typer.Option(help="Of each arm, 12 by default; fewer are marked as too few.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the result here.")] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Also keep it in ocrquant/bench/results.")] = False,
     listing: Annotated[

@@ -26,7 +26,9 @@ def test_reading_a_recipe_is_lean():
     assert heavy_modules_after(code) == set()
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["calibrate", "--help"], ["--version"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["calibrate", "--help"], ["bench", "--list"], ["--version"]]
+)
 def test_help_is_lean(arguments):
     code = f"""
 import runpy, sys

@@ -16,15 +16,17 @@ class Entry:
     Attributes:
         module: Has a class ``Settings`` and a function ``run(settings, repeats)`` that gives a `Report`.
         summary: What it measures.
+        repeated: Whether it repeats something; the others do everything once.
     """
 
     module: str
     summary: str
+    repeated: bool = True
 
 
 BENCHMARKS: Mapping[str, Entry] = MappingProxyType(
     {
-        name: Entry(f"ocrquant.bench.{name}", summary)
+        name: Entry(f"ocrquant.bench.{name}", summary, name not in ("correctness", "soak"))
         for name, summary in {
             "serving": "pages through the engine and through transformers: tokens/s and time to first token",
             "layer": "linears of one decoder layer of Qwen3.5-9B shape in bf16, FP8 and NVFP4",

@@ -29,7 +29,7 @@ def run_benchmark(
     name: str,
     assignments: Sequence[str] = (),
     *,
-    repeats: int = MIN_REPEATS,
+    repeats: int | None = None,
     out: Path | None = None,
     keep: bool = False,
 ) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def run_benchmark(
     Args:
         name: A key of ``BENCHMARKS``.
         assignments: ``KEY=VALUE`` for its settings; values are YAML.
-        repeats: Of each arm. Fewer than 12 are run and marked as too few.
+        repeats: Of each arm; None for 12. Fewer are run and marked as too few.
         out: File for the result.
         keep: Write the result to `RESULTS` as well, by name and date.
 
@@ -48,10 +48,14 @@ def run_benchmark(
     if name not in BENCHMARKS:
         expected = f"one of {', '.join(BENCHMARKS)}"
         raise RecipeError("benchmark", expected=expected, given=name, fix="correct the name")
-    if repeats < 1:
+    entry = BENCHMARKS[name]
+    if repeats is not None and not entry.repeated:
+        fix = "leave the option out"
+        raise RecipeError("--repeats", expected=f"none: {name} repeats nothing", given=repeats, fix=fix)
+    if repeats is not None and repeats < 1:
         raise RecipeError("--repeats", expected="at least 1", given=repeats, fix="correct the number")
-    module = import_module(BENCHMARKS[name].module)
-    report: Report = module.run(read_settings(module.Settings, assignments), repeats)
+    module = import_module(entry.module)
+    report: Report = module.run(read_settings(module.Settings, assignments), repeats or MIN_REPEATS)
     data = report.as_json()
     if out is not None:
         write_result(data, out)

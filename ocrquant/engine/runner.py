@@ -73,6 +73,14 @@ class ModelRunner:
         """Memory of one page of keys and values, all layers."""
         return sum(cache[0].nbytes for cache in (*self.caches.k, *self.caches.v))
 
+    @property
+    def logits(self) -> Tensor:
+        """float32 [rows, vocabulary]: those of the last step, in the order of its sampled rows.
+
+        The next step overwrites them; nothing in the engine reads them.
+        """
+        return self._logits
+
     def run(self, plan: Plan) -> Sampled:
         """See `engine.plan.Runner`."""
         if plan.encode:

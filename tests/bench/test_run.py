@@ -1,7 +1,9 @@
 """From a name and settings to a result: what is refused, printed, written and kept."""
 
+import inspect
 import json
 import sys
+from importlib import import_module
 from types import ModuleType
 
 import pytest
@@ -83,6 +85,19 @@ def test_an_unknown_name_is_refused_and_a_bad_path_named(benchmark, tmp_path, ca
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="file/result"):
         run_benchmark("nothing", out=tmp_path / "file" / "result.json")
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_every_benchmark_is_there(name):
+    module = import_module(BENCHMARKS[name].module)
+    assert issubclass(module.Settings, BenchSettings)
+    assert read_settings(module.Settings, []) == module.Settings()
+    assert list(inspect.signature(module.run).parameters) == ["settings", "repeats"]
+
+
+def test_repeats_of_what_is_done_once_are_refused():
+    with pytest.raises(RecipeError, match="soak repeats nothing"):
+        run_benchmark("soak", repeats=12)
 
 
 def test_the_command_lists_runs_and_refuses(benchmark):
