@@ -18,9 +18,8 @@ from ocrquant.artifacts import sha256_bytes, sha256_data, sha256_file
 from ocrquant.errors import PagesError, RecipeError
 from ocrquant.pages.entries import Entry
 from ocrquant.pages.folder import is_page_file, list_folder, visible_files
-from ocrquant.pages.page import KINDS, MAX_PIXELS, ImageRef, Page, PageKind, Split
-from ocrquant.pages.pdf import pdf_page_size, render_pdf_page
-from ocrquant.pages.pixels import check_pixels, decode_image, image_size
+from ocrquant.pages.image import check_size, ref_image
+from ocrquant.pages.page import KINDS, MAX_PIXELS, Page, PageKind, Split
 from ocrquant.pages.splits import assign_splits, check_both_sides, select
 from ocrquant.pages.tables import is_saved_dataset, list_parquet, list_saved_dataset, read_cell
 
@@ -96,12 +95,7 @@ def page_image(page: Page) -> Image.Image:
             good header.
         PagesError: The table that holds it has become unreadable.
     """
-    ref = page.image
-    if ref.storage == "pdf":
-        return render_pdf_page(ref.path, ref.index, _dpi(ref))
-    if ref.storage == "image":
-        return decode_image(ref.path, page.id, ref.index)
-    return decode_image(read_cell(ref, page.id), page.id)
+    return ref_image(page.image, page.id)
 
 
 def image_sha256(page: Page) -> str:
@@ -221,9 +215,7 @@ def _of_kinds(entries: list[Entry], kinds: Collection[PageKind], root: Path) -> 
 
 
 def _measured(entry: Entry, max_pixels: int) -> Page:
-    width, height = _size(entry.image, entry.id)
-    fix = "lower the dpi or raise max_pixels" if entry.image.storage == "pdf" else ""
-    check_pixels(f"page {entry.id}", width, height, max_pixels, fix)
+    width, height = check_size(entry.image, entry.id, max_pixels)
     assert entry.split is not None
     return Page(
         id=entry.id,
@@ -237,19 +229,6 @@ def _measured(entry: Entry, max_pixels: int) -> Page:
         truth_source="model" if entry.text is None else "ground_truth",
         lang=entry.lang,
     )
-
-
-def _size(ref: ImageRef, name: str) -> tuple[int, int]:
-    if ref.storage == "pdf":
-        return pdf_page_size(ref.path, ref.index, _dpi(ref))
-    if ref.storage == "image":
-        return image_size(ref.path, name, ref.index)
-    return image_size(read_cell(ref, name), name)
-
-
-def _dpi(ref: ImageRef) -> int:
-    assert ref.dpi is not None, "PDF pages state a resolution"
-    return ref.dpi
 
 
 @lru_cache(maxsize=256)

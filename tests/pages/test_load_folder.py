@@ -396,7 +396,7 @@ def test_digest_sees_image_and_text_but_not_the_place(folder, tmp_path):
 
 
 def test_import_loads_neither_torch_nor_datasets():
-    code = "import sys, ocrquant.pages, ocrquant.pages.make; print(*sys.modules)"
+    code = "import sys, ocrquant.pages.load, ocrquant.pages.make; print(*sys.modules)"
     modules = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout.split()
