@@ -11,6 +11,7 @@ from PIL import Image
 from ocrquant.adapters.headers import model_folder
 from ocrquant.errors import PagesError
 from ocrquant.pages import load_pages, page_image
+from ocrquant.pages.page import ImageRef
 
 __all__ = ["CROPS", "BenchPage", "checkpoint_folder", "deal", "heldout_pages"]
 
@@ -26,11 +27,13 @@ class BenchPage:
         id: Its name.
         kind: ``line``, ``block`` or ``page``.
         image: Decoded, RGB.
+        file: Where it lies.
     """
 
     id: str
     kind: str
     image: Image.Image
+    file: ImageRef
 
 
 def checkpoint_folder(name: str) -> Path:
@@ -58,7 +61,7 @@ def heldout_pages(count: int, source: Path | str = CROPS) -> list[BenchPage]:
     order = [page for _, _, page in sorted(placed, key=lambda item: item[:2])]
     step = len(order) / count
     chosen = [order[int(number * step)] for number in range(count)]
-    return [BenchPage(page.id, page.kind, page_image(page).convert("RGB")) for page in chosen]
+    return [BenchPage(page.id, page.kind, page_image(page).convert("RGB"), page.image) for page in chosen]
 
 
 def deal(pages: Sequence[BenchPage], size: int, repeats: int) -> list[list[BenchPage]]:

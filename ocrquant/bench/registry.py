@@ -35,6 +35,7 @@ BENCHMARKS: Mapping[str, Entry] = MappingProxyType(
             "state": "recurrent states in windows of drafts, native and ReplaySSM; drift over a long answer",
             "correctness": "greedy text of the engine against transformers, of a batch against one by one",
             "soak": "thousands of requests with cancellations, a full queue and preemptions",
+            "workers": "pages prepared by worker processes beside the engine, by number of workers",
             "vision": "the vision tower on a batch packed into one sequence and image by image",
         }.items()
     }

@@ -62,7 +62,7 @@ class Settings(BenchSettings):
     requests: Positive = 2000
     max_requests: Positive = 16
     queue_limit: Positive = 24
-    num_pages: Positive = 64
+    num_pages: Positive = 32
     prefix_cache_bytes: Annotated[int, Field(ge=0)] = 4 << 20
     max_tokens: Positive = 96
     cancelled: Share = 0.02

@@ -1,4 +1,4 @@
-"""Metadata, states and vision on small sizes."""
+"""Metadata, states, vision and workers on small sizes."""
 
 import pytest
 import torch
@@ -51,3 +51,14 @@ def test_packed_images_are_measured_and_equal(capsys, tiny_model_folder, crops):
         assert found[arm]["bits_equal"] is True
         assert is_estimate(found[arm]["seconds_per_crop"])
         assert is_estimate(found[arm]["speedup"])
+
+
+def test_every_number_of_workers_reads_the_same(capsys, tiny_model_folder):
+    small = ("crops=3", "workers=[0, 1]", "max_tokens=3", "max_requests=2", f"model={tiny_model_folder}")
+    found = result_of(capsys, "workers", *small)["results"]
+    assert found["default_workers"] in (0, 1, 2)
+    for arm in ("0 workers", "1 workers"):
+        assert found[arm]["texts_equal"] is True
+        assert found[arm]["prepare_seconds_per_page"] > 0
+        assert is_estimate(found[arm]["pages_per_s"])
+        assert is_estimate(found[arm]["faster than 0 workers"])
