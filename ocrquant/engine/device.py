@@ -33,6 +33,8 @@ class Device:
         torch_device: Where tensors live.
         dtype: Of activations.
         can_capture: Whether a step can be recorded and replayed.
+        can_capture_prompts: Whether that pays for steps that may not come again: recording costs no more than
+            launching.
     """
 
     def __init__(self, torch_device: torch.device, dtype: torch.dtype) -> None:
@@ -40,6 +42,7 @@ class Device:
         self.dtype = dtype
         is_native = torch_device.type == "cpu" and dtype in NATIVE_DTYPES and env.kernels() != "reference"
         self.can_capture = is_native and extension() is not None
+        self.can_capture_prompts = self.can_capture and torch_device.type == "cpu"
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:
         """Memory that is not initialised, in the dtype of activations when none is named."""

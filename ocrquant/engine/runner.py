@@ -1,8 +1,8 @@
 """Computes the steps that the scheduler decides: images, rows, samples.
 
 Holds all tensors of the engine and no policy. A step is planned (`StepBuilder` writes and uploads it) and
-then run on buffers that were there before: steps without prompts are captured once for each number of rows
-and replayed. Nothing is read back but sampled tokens.
+then run on buffers that were there before: captured once for each shape and replayed. Nothing is read back
+but sampled tokens.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ from ocrquant.models.processing import PixelTable
 
 __all__ = ["MAX_CAPTURES", "ModelRunner"]
 
-MAX_CAPTURES = 64
+MAX_CAPTURES = 256
 """Captured steps that are kept; the least recently replayed one goes first."""
+
+GraphKey = tuple[int, int, int] | PlanShape
 
 
 class ModelRunner:
@@ -64,7 +66,7 @@ class ModelRunner:
         self._gaps = device.empty((rows,), torch.float32)
         self._image_rows = device.empty((config.max_step_tokens, spec.hidden))
         self._images: dict[Request, Tensor] = {}
-        self._graphs: OrderedDict[tuple[int, int, int], Callable[[], None]] = OrderedDict()
+        self._graphs: OrderedDict[GraphKey, Callable[[], None]] = OrderedDict()
         self.num_captures = 0
         self.num_replays = 0
 
@@ -118,8 +120,8 @@ class ModelRunner:
         def work() -> None:
             self._compute(shape, inputs)
 
-        key = shape.graph_key
-        if key is None or not self._device.can_capture:
+        key = self._graph_key(shape)
+        if key is None:
             work()
             return
         graph = self._graphs.get(key)
@@ -131,6 +133,18 @@ class ModelRunner:
         self._graphs.move_to_end(key)
         graph()
         self.num_replays += 1
+
+    def _graph_key(self, shape: PlanShape) -> GraphKey | None:
+        """Names the program of a step; None where it has none.
+
+        Where a capture costs no more than the launches it records, steps with parts of prompts have programs
+        too, under all counts of their classes: pages of one size come again.
+        """
+        if not self._device.can_capture:
+            return None
+        if shape.graph_key is not None:
+            return shape.graph_key
+        return shape if self._device.can_capture_prompts else None
 
     def _compute(self, shape: PlanShape, inputs: StepInputs) -> None:
         """Everything between the upload and the read-back; only ops on buffers that stay where they are."""

@@ -107,14 +107,25 @@ def test_what_was_planned_is_what_runs(busy):
     busy.engine._postprocess(plan, runner.run(plan))
 
 
-def test_captures_are_keyed_by_class_not_by_length(runtime):
-    runner = runtime.runner
-    before = runner.num_replays
-    # A prompt is never replayed, however few rows a part of it has.
-    runtime.engine.submit(prompts(runtime, "line", 1)[0], SamplingParams(max_tokens=1))
+def test_captures_are_keyed_by_class_not_by_length():
+    # Parts of prompts of one row each: as long as a decode step, and never its program.
+    runtime = load_runtime(PICO, RuntimeSettings(max_requests=1, max_step_tokens=1))
+    asked = prompts(runtime, "line", 1)
+    runtime.engine.submit(asked[0], SamplingParams(max_tokens=4, ignore_eos=True))
     runtime.engine.run_until_done()
-    assert runner.num_replays == before
-    assert all(len(key) == 3 for key in runner._graphs)
+    decode = [key for key in runtime.runner._graphs if isinstance(key, tuple)]
+    parts = [key for key in runtime.runner._graphs if not isinstance(key, tuple)]
+    assert decode == [(0, 0, 1)]
+    assert parts
+    assert all((key.decode, key.prefill, key.num_rows) == (0, 1, 1) for key in parts)
+
+
+def test_a_page_of_a_known_size_is_captured_no_more(alone):
+    runner, asked = alone.runner, prompts(alone, "line", 1)
+    first = read(alone, asked)
+    captures = runner.num_captures
+    assert read(alone, asked) == first
+    assert runner.num_captures == captures
 
 
 def test_a_batch_reads_what_each_page_reads_alone(runtime, alone):
