@@ -24,7 +24,7 @@ def test_every_arm_has_its_numbers(capsys):
     for found in data["results"].values():
         assert is_estimate(found["read_bytes_per_s"])
         for arm in ("bf16", "fp8", "fp8_plain", "nvfp4", "nvfp4_plain"):
-            for key in ("seconds", "bytes_per_s", "share_of_bandwidth", "speedup"):
+            for key in ("seconds", "bytes_per_s", "share_of_bandwidth", "speedup", "speedup_over_torch_fp32"):
                 assert is_estimate(found[arm][key]), (arm, key)
         sizes = [found[arm]["packed_bytes"] for arm in ("bf16", "fp8", "nvfp4")]
         assert sizes == sorted(sizes, reverse=True)
