@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -145,6 +145,67 @@ def report(
 
     for path in write_report(run, with_timings=True):
         print(path)
+
+
+@app.command()
+@reported
+def run(
+    checkpoint: Annotated[
+        str, typer.Argument(metavar="CHECKPOINT", help="Folder of a checkpoint, or pico, which ships.")
+    ],
+    pages: Annotated[
+        list[str], typer.Argument(metavar="PAGES...", help="Images, PDFs, folders, or patterns in quotes.")
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the texts.")],
+    kind: Annotated[
+        Literal["line", "block", "page"] | None,
+        typer.Option(help="Of all pages; else metadata.jsonl beside them says it, else page."),
+    ] = None,
+    prompt: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Instruction in place of the model's own.")
+    ] = None,
+    requests: Annotated[int, typer.Option(help="Most pages that are read at once.")] = 8,
+    max_tokens: Annotated[
+        int | None, typer.Option(help="Most tokens of a page; else what --max-length has room for.")
+    ] = None,
+    temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 0.0,
+    top_p: Annotated[float, typer.Option(help="Probability mass to draw from.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Of the draws, the same for every page.")] = 0,
+    stop: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="Ends a text; may be repeated.")
+    ] = None,
+    stop_at_loop: Annotated[
+        bool, typer.Option(help="End a text that repeats one phrase over and over.")
+    ] = True,
+    device: Device = None,
+    dtype: Annotated[Literal["bf16", "fp32", "fp64"], typer.Option(help="Of activations.")] = "bf16",
+    activations: Annotated[
+        Literal["quantized", "plain"], typer.Option(help="As the checkpoint asks, or in --dtype.")
+    ] = "quantized",
+    state: Annotated[
+        Literal["native", "replay"], typer.Option(help="How recurrent states are kept.")
+    ] = "native",
+    max_length: Annotated[
+        int | None, typer.Option(help="Most tokens of a page and its text together, 4096 by default.")
+    ] = None,
+    prefix_cache: Annotated[
+        int, typer.Option(metavar="MIB", help="Memory for beginnings that pages share.")
+    ] = 0,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes that open pages; 0 for none. Chosen by cores.")
+    ] = None,
+    dpi: Annotated[int, typer.Option(help="Resolution of PDF pages.")] = 150,
+    force: Annotated[bool, typer.Option("--force", help="Read again what is up to date.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Say first which kernels run.")] = False,
+) -> None:
+    """Read pages with a checkpoint, one text file a page. Resumes where it was stopped."""
+    options = {key: value for key, value in locals().items() if key not in ("checkpoint", "pages")}
+    from ocrquant.run import RunOptions, run_pages
+
+    options |= {"stop": tuple(stop or ()), "prefix_cache_mib": options.pop("prefix_cache")}
+    summary = run_pages(checkpoint, pages, RunOptions(**options))
+    print(summary.line())
+    summary.raise_if_failed()
 
 
 def _print_benchmarks(value: bool) -> None:

@@ -14,7 +14,7 @@ LAYERS = [
     {"kernels", "recipe", "artifacts"},
     {"pages", "adapters", "rounding", "simulate", "checkpoint", "models"},
     {"calibrate", "sensitivity", "assign", "export", "engine", "drafter", "pico"},
-    {"evaluate", "bench"},
+    {"evaluate", "bench", "run"},
     {"pipeline"},  # runs every stage, evaluation included
     {"cli"},
     {"__main__"},

@@ -16,7 +16,19 @@ def heavy_modules_after(code: str) -> set[str]:
     return HEAVY & set(process.stdout.rsplit("loaded:", 1)[1].split())
 
 
-@pytest.mark.parametrize("name", ["ocrquant", "ocrquant.env", "ocrquant.artifacts", "ocrquant.recipe"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ocrquant",
+        "ocrquant.env",
+        "ocrquant.artifacts",
+        "ocrquant.recipe",
+        "ocrquant.pages",
+        "ocrquant.engine",
+        "ocrquant.engine.preparing",
+        "ocrquant.run",
+    ],
+)
 def test_import_is_lean(name):
     assert heavy_modules_after(f"import {name}") == set()
 
@@ -27,7 +39,7 @@ def test_reading_a_recipe_is_lean():
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["calibrate", "--help"], ["bench", "--list"], ["--version"]]
+    "arguments", [["--help"], ["calibrate", "--help"], ["run", "--help"], ["bench", "--list"], ["--version"]]
 )
 def test_help_is_lean(arguments):
     code = f"""

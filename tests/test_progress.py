@@ -22,8 +22,9 @@ def test_shows_rate_and_count_on_a_terminal(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
     with progress_bar("statistics", 8, "pages", done=2) as advance:
-        advance(3)
+        advance(3, note="71 tokens/s")
     text = terminal.getvalue()
     assert "statistics" in text
     assert "5/8" in text
     assert "pages/s" in text
+    assert "71 tokens/s" in text

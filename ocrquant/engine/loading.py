@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 
@@ -115,6 +115,8 @@ def load_runtime(folder: Path, settings: RuntimeSettings | None = None) -> Runti
         EngineError: A setting is out of range.
     """
     settings = settings or RuntimeSettings()
+    _check_choice("state", settings.state, get_args(StateKind))
+    _check_choice("activations", settings.activations, get_args(Activations))
     dtype, place = _dtype(settings.dtype), _place(settings.device)
     config = read_config(folder)
     processor = open_processor(folder, settings.prompts)
@@ -161,6 +163,13 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
+def _check_choice(field: str, given: str, known: tuple[str, ...]) -> None:
+    if given not in known:
+        raise EngineError(
+            f"engine.{field}", expected=f"one of {', '.join(known)}", given=given, fix="correct the setting"
+        )
+
+
 def _dtype(name: str) -> torch.dtype:
     if name not in DTYPES:
         expected = f"one of {', '.join(DTYPES)}"
@@ -187,7 +196,8 @@ def _length(settings: RuntimeSettings, most: int) -> int:
 
 
 def _engine_config(settings: RuntimeSettings, spec: ModelSpec, length: int, rows: int) -> EngineConfig:
-    pages = settings.num_pages or settings.max_requests * -(-length // settings.page_size)
+    # At least one, so that a number of requests that is out of range is named as such.
+    pages = settings.num_pages or max(settings.max_requests, 1) * -(-length // settings.page_size)
     return EngineConfig(
         max_positions=length,
         num_pages=pages,

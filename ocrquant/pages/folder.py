@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,15 @@ from ocrquant.pages.page import ImageRef, PageKind
 from ocrquant.pages.pdf import num_pdf_pages
 from ocrquant.pages.pixels import IMAGE_SUFFIXES, num_frames
 
-__all__ = ["METADATA_FILE", "MetadataRow", "is_page_file", "list_folder", "visible_files"]
+__all__ = [
+    "METADATA_FILE",
+    "MetadataRow",
+    "is_page_file",
+    "list_folder",
+    "page_parts",
+    "read_rows",
+    "visible_files",
+]
 
 METADATA_FILE = "metadata.jsonl"
 _MULTI_FRAME_SUFFIXES = frozenset({".tif", ".tiff"})
@@ -105,7 +114,7 @@ def list_folder(files: list[Path], root: Path, default_kind: PageKind, dpi: int)
 
 def _entries_of_file(path: Path, row: MetadataRow | None, options: _Options) -> list[Entry]:
     name = path.relative_to(options.root).as_posix()
-    refs = _parts(path, name, options.dpi)
+    refs = page_parts(path, name, options.dpi)
     stated = row if row is not None else MetadataRow(file_name=name)
     text = stated.text if stated.text is not None else _text_beside(path)
     document = stated.document or name
@@ -125,7 +134,17 @@ def _entries_of_file(path: Path, row: MetadataRow | None, options: _Options) -> 
     ]
 
 
-def _parts(path: Path, name: str, dpi: int) -> list[ImageRef]:
+def page_parts(path: Path, name: str, dpi: int) -> list[ImageRef]:
+    """Every page of a PDF, every frame of a TIFF file, or the one image that another file is.
+
+    Args:
+        path: The file.
+        name: What an error message calls it.
+        dpi: Resolution for PDF pages.
+
+    Raises:
+        ImageError, EncryptedPdfError: A PDF or TIFF file that cannot be opened; others are not.
+    """
     suffix = path.suffix.lower()
     if suffix == ".pdf":
         return [ImageRef(path, "pdf", index, dpi) for index in range(num_pdf_pages(path))]
@@ -154,11 +173,7 @@ def _read_metadata(root: Path) -> dict[Path, MetadataRow]:
     for other in visible_files(root, "metadata.csv"):
         raise PagesError(other, expected=METADATA_FILE, given=other.name, fix="write one JSON object a line")
     for file in visible_files(root, METADATA_FILE):
-        for number, line in enumerate(file.read_bytes().splitlines(), start=1):
-            if not line.strip():
-                continue
-            where = f"{file}, line {number}"
-            row = _parse_row(line, where)
+        for row, where in read_rows(file):
             inside = os.path.normpath(file.parent.relative_to(root) / row.file_name)
             path = root / inside
             if Path(inside).is_absolute() or inside.startswith(".."):
@@ -184,6 +199,18 @@ def _read_metadata(root: Path) -> dict[Path, MetadataRow]:
                 )
             rows[path] = row
     return rows
+
+
+def read_rows(file: Path) -> Iterator[tuple[MetadataRow, str]]:
+    """Rows of one metadata file, and where each stands for an error message.
+
+    Raises:
+        PagesError: A line is malformed.
+    """
+    for number, line in enumerate(file.read_bytes().splitlines(), start=1):
+        if line.strip():
+            where = f"{file}, line {number}"
+            yield _parse_row(line, where), where
 
 
 def _parse_row(line: bytes, where: str) -> MetadataRow:
