@@ -43,7 +43,14 @@ from ocrquant.artifacts.statistics import (
     Statistics,
     tensor_name,
 )
-from ocrquant.artifacts.transcripts import ArmName, ArmTranscript, PageTranscripts, Transcripts
+from ocrquant.artifacts.transcripts import (
+    ArmName,
+    ArmTranscript,
+    LinearsRecord,
+    PageTranscripts,
+    RuntimeRecord,
+    Transcripts,
+)
 
 __all__ = [
     "ArmName",
@@ -66,6 +73,7 @@ __all__ = [
     "KvScales",
     "KvStatistics",
     "LinearStatistics",
+    "LinearsRecord",
     "NormSmoothing",
     "PageOutput",
     "PageRecord",
@@ -81,6 +89,7 @@ __all__ = [
     "Rounding",
     "RoundingStep",
     "RunFolder",
+    "RuntimeRecord",
     "Sensitivity",
     "SensitivityRow",
     "Statistics",

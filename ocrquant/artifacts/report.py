@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from ocrquant.artifacts.base import Artifact, FileRecord, FrozenModel, Sha256
 from ocrquant.artifacts.page_set import PageKind, TruthSource
-from ocrquant.artifacts.transcripts import ArmName
+from ocrquant.artifacts.transcripts import ArmName, RuntimeRecord
 from ocrquant.formats import Precision
 
 if TYPE_CHECKING:
@@ -213,6 +213,7 @@ class Report(Artifact):
         truth_sources: Held-out pages by where their truth comes from.
         num_bootstrap_samples: Resamples behind each interval.
         seed: Seed of the resamples.
+        runtimes: What computed each arm.
         arms: Rows, bf16 first.
         comparisons: The plan against each uniform arm beside bf16, over all pages and for each kind.
         gate: Every threshold of the recipe; empty where it states none.
@@ -223,6 +224,8 @@ class Report(Artifact):
     """
 
     FILE_NAME: ClassVar[str] = "report.json"
+    # 2: says what each arm ran on.
+    SCHEMA_VERSION: ClassVar[int] = 2
     STAGE: ClassVar[str] = "evaluate"
 
     model: str
@@ -230,6 +233,7 @@ class Report(Artifact):
     truth_sources: dict[TruthSource, int]
     num_bootstrap_samples: int = Field(gt=0)
     seed: int = Field(ge=0)
+    runtimes: dict[ArmName, RuntimeRecord]
     arms: list[ArmReport] = Field(min_length=1)
     comparisons: list[Comparison]
     gate: list[GateCheck]
@@ -243,6 +247,8 @@ class Report(Artifact):
         names = [arm.name for arm in self.arms]
         if len(set(names)) != len(names) or names[0] != "bf16":
             raise ValueError("arms must be distinct and begin with bf16")
+        if list(self.runtimes) != names:
+            raise ValueError(f"runtimes of {', '.join(self.runtimes)}, arms {', '.join(names)}")
         if missing := [page.image for page in self.worst_pages if page.image not in self.images]:
             raise ValueError(f"no image {missing[0]!r}")
         return self

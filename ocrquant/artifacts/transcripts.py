@@ -12,11 +12,19 @@ from pydantic import Field, model_validator
 
 from ocrquant.artifacts.base import Artifact, FrozenModel
 from ocrquant.artifacts.page_set import PageKind, TruthSource
+from ocrquant.formats import Precision
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["ArmName", "ArmTranscript", "PageTranscripts", "Transcripts"]
+__all__ = [
+    "ArmName",
+    "ArmTranscript",
+    "LinearsRecord",
+    "PageTranscripts",
+    "RuntimeRecord",
+    "Transcripts",
+]
 
 ArmName = Literal["bf16", "fp8", "nvfp4", "plan"]
 
@@ -60,13 +68,56 @@ class PageTranscripts(FrozenModel):
     arms: dict[ArmName, ArmTranscript] = Field(min_length=1)
 
 
+class LinearsRecord(FrozenModel):
+    """Linears of one kind in an arm.
+
+    Attributes:
+        stored: Precision of their weights.
+        asked: Activations that their scheme asks for.
+        reads: Activations that they got.
+        count: How many there are.
+    """
+
+    stored: Precision
+    asked: str
+    reads: str
+    count: int = Field(gt=0)
+
+
+class RuntimeRecord(FrozenModel):
+    """What computed an arm.
+
+    Attributes:
+        device: ``cpu``, or the name of the GPU.
+        dtype: Of activations between linears.
+        kernels: ``native`` where every op was compiled code, ``reference`` where none was.
+        linears: All linears, by what was asked and what ran.
+        kv_cache: Format of keys and values.
+    """
+
+    device: str
+    dtype: str
+    kernels: Literal["native", "reference", "mixed"]
+    linears: list[LinearsRecord]
+    kv_cache: str
+
+
 class Transcripts(Artifact):
-    """All held-out pages, in the order of ``pages.json``."""
+    """All held-out pages, in the order of ``pages.json``.
+
+    Attributes:
+        max_new_tokens: Longest answer.
+        runtimes: What computed each arm.
+        pages: The pages.
+    """
 
     FILE_NAME: ClassVar[str] = "transcripts.json"
+    # 2: every arm runs on the runtime and says on what.
+    SCHEMA_VERSION: ClassVar[int] = 2
     STAGE: ClassVar[str] = "evaluate"
 
     max_new_tokens: int = Field(gt=0)
+    runtimes: dict[ArmName, RuntimeRecord]
     pages: list[PageTranscripts] = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -74,6 +125,8 @@ class Transcripts(Artifact):
         arms = list(self.pages[0].arms)
         if odd := [page.page for page in self.pages if list(page.arms) != arms]:
             raise ValueError(f"page {odd[0]!r} has other arms than the first")
+        if list(self.runtimes) != arms:
+            raise ValueError(f"runtimes of {', '.join(self.runtimes)}, pages of {', '.join(arms)}")
         return self
 
     @property

@@ -18,7 +18,7 @@ from ocrquant.engine.device import Device
 from ocrquant.engine.engine import Engine
 from ocrquant.engine.memory import MemoryReport, resident_bytes
 from ocrquant.engine.runner import ModelRunner
-from ocrquant.engine.source import CheckpointSource
+from ocrquant.engine.source import CheckpointSource, StoredWeights
 from ocrquant.engine.state import NativePool, ReplayPool, StatePool
 from ocrquant.engine.vocabulary import read_vocabulary
 from ocrquant.errors import EngineError, ModelError
@@ -29,7 +29,7 @@ from ocrquant.models.processing import PixelTable, Processor, open_processor
 from ocrquant.models.registry import build_model
 from ocrquant.models.workspace import Workspace
 
-__all__ = ["DTYPES", "Runtime", "RuntimeSettings", "StateKind", "load_runtime"]
+__all__ = ["DTYPES", "Runtime", "RuntimeSettings", "StateKind", "load_runtime", "make_runtime", "read_config"]
 
 StateKind = Literal["native", "replay"]
 """How recurrent states are kept: as they are, or as a checkpoint with records (ReplaySSM)."""
@@ -114,6 +114,23 @@ def load_runtime(folder: Path, settings: RuntimeSettings | None = None) -> Runti
         ModelError: The folder is no model that this package runs, or is not stored as its config says.
         EngineError: A setting is out of range.
     """
+    config = read_config(folder)
+    with CheckpointSource(folder, config) as source:
+        return make_runtime(folder, source, settings)
+
+
+def make_runtime(folder: Path, weights: StoredWeights, settings: RuntimeSettings | None = None) -> Runtime:
+    """Makes an engine for weights that need not lie in the folder as they are.
+
+    Args:
+        folder: Says everything but the weights: configuration, tokenizer, image settings.
+        weights: All tensors of the model.
+        settings: How to serve them.
+
+    Raises:
+        ModelError: The folder is no model that this package runs, or the weights are not its own.
+        EngineError: A setting is out of range.
+    """
     settings = settings or RuntimeSettings()
     _check_choice("state", settings.state, get_args(StateKind))
     _check_choice("activations", settings.activations, get_args(Activations))
@@ -122,9 +139,7 @@ def load_runtime(folder: Path, settings: RuntimeSettings | None = None) -> Runti
     processor = open_processor(folder, settings.prompts)
     length = _length(settings, processor.encoder.max_positions)
     rows = settings.max_step_tokens or max(MIN_STEP_TOKENS, settings.max_requests)
-    with CheckpointSource(folder, config) as source:
-        model = build_model(config, source, dtype, place, activations=settings.activations, max_rows=rows)
-        stored_bytes, num_parameters = source.num_bytes, source.num_parameters
+    model = build_model(config, weights, dtype, place, activations=settings.activations, max_rows=rows)
     engine_config = _engine_config(settings, model.spec, length, rows)
     state = _make_state(settings, engine_config, model.spec, dtype, place)
     device = Device(place, dtype)
@@ -132,8 +147,8 @@ def load_runtime(folder: Path, settings: RuntimeSettings | None = None) -> Runti
     runner = ModelRunner(model, engine_config, device, state, pixels)
     engine = Engine(engine_config, runner, processor.eos_ids, read_vocabulary(processor.tokenizer))
     memory = MemoryReport(
-        stored_bytes=stored_bytes,
-        num_parameters=num_parameters,
+        stored_bytes=weights.num_bytes,
+        num_parameters=weights.num_parameters,
         weight_bytes=resident_bytes(model, but=(Workspace,)),
         kv_bytes=runner.page_bytes * engine_config.num_pages,
         state_bytes=0 if state is None else state.bytes_per_slot * engine_config.state_rows,

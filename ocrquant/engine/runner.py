@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -83,17 +84,40 @@ class ModelRunner:
         """
         return self._logits
 
+    @property
+    def vocab(self) -> int:
+        """Logits of a row."""
+        return self._model.spec.vocab
+
+    @property
+    def is_native(self) -> bool:
+        """Whether compiled kernels compute, so that no result depends on what else is in a step."""
+        return self._device.can_capture
+
     def run(self, plan: Plan) -> Sampled:
         """See `engine.plan.Runner`."""
-        if plan.encode:
-            self._encode(plan.encode)
-        inputs = self._builder.build(plan)
-        if plan.shape.images:
-            self._gather_images(plan)
+        inputs = self._prepare(plan)
         self._launch(plan.shape, inputs)
         count = plan.shape.logit_rows
         tokens, gaps = self._device.read_back(self._tokens[:count], self._gaps[:count])
         return Sampled(tokens, gaps)
+
+    def score(self, plan: Plan, rows: Sequence[int]) -> Tensor:
+        """Computes a plan that samples nothing, for the logits of rows of one's own choice.
+
+        Args:
+            plan: Parts of prompts, none of which samples.
+            rows: Among the rows of the plan.
+
+        Returns:
+            float32 [chosen rows, vocab], memory of its own.
+        """
+        inputs = self._prepare(plan)
+        wanted = torch.tensor(rows, dtype=torch.int32).to(self._device.torch_device)
+        logits = self._device.empty((len(rows), self.vocab), torch.float32)
+        images = self._image_rows if plan.shape.images else None
+        self._model.forward(replace(inputs.step, logit_rows=wanted), self.caches, images, logits)
+        return logits
 
     def copy_pages(self, copies: tuple[Copies, ...]) -> None:
         """See `engine.plan.Runner`."""
@@ -115,6 +139,15 @@ class ModelRunner:
     def forget(self, request: Request) -> None:
         """See `engine.plan.Runner`."""
         self._images.pop(request, None)
+
+    def _prepare(self, plan: Plan) -> StepInputs:
+        """Images, metadata, and the image rows of this step."""
+        if plan.encode:
+            self._encode(plan.encode)
+        inputs = self._builder.build(plan)
+        if plan.shape.images:
+            self._gather_images(plan)
+        return inputs
 
     def _launch(self, shape: PlanShape, inputs: StepInputs) -> None:
         def work() -> None:

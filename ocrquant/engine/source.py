@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from torch import Tensor
 
@@ -18,12 +18,27 @@ from ocrquant.checkpoint import INPUT_SCALE_NAME, KV_SCALE_NAMES, StoredCheckpoi
 from ocrquant.errors import ModelError
 from ocrquant.formats import Precision
 from ocrquant.formats.weights import TENSOR_NAMES, QuantizedWeight
+from ocrquant.models.weights import WeightSource
 
-__all__ = ["CheckpointSource", "check_declared"]
+__all__ = ["CheckpointSource", "StoredWeights", "check_declared"]
 
 _CLASS_TARGETS = frozenset({"Linear"})
 """Targets that mean every linear of a model, whatever its name."""
 _BITS = {4: Precision.NVFP4, 8: Precision.FP8}
+
+
+class StoredWeights(WeightSource, Protocol):
+    """The tensors of a model, and how much of them there is."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all tensors as they are stored."""
+        ...
+
+    @property
+    def num_parameters(self) -> int:
+        """Numbers that the weights stand for; scales are none."""
+        ...
 
 
 class CheckpointSource:
@@ -56,8 +71,11 @@ class CheckpointSource:
     @property
     def num_parameters(self) -> int:
         """Numbers that the stored weights stand for; scales are none."""
+        specs = self._stored.specs
         plain = sum(
-            self._stored.specs[name].num_elements for name in self._names if name in self._stored.specs
+            specs[name].num_elements
+            for name in self._names
+            if name in specs and name.rpartition(".")[2] not in KV_SCALE_NAMES
         )
         packed = [name for name, precision in self._stored.linears.items() if precision is Precision.NVFP4]
         return plain + sum(2 * self._stored.specs[f"{name}.weight_packed"].num_elements for name in packed)

@@ -1,135 +1,99 @@
-"""The arms of the comparison: uniform plans from the rounded weights, the plan as its checkpoint has it.
+"""The arms of the comparison as engines: the source, uniform plans of rounded weights, the exported plan.
 
-The plan is judged by what was written: every tensor of the folder takes its place in the model, those of
-quantized linears as a server computes them, all others as they are. Knows how an arm is put into a model.
-Does not know what it is shown there.
+The plan is judged by what was written: its engine reads the folder as any server does. Knows what an arm is
+made of, and says what runs. Does not know what it is shown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+import transformers
 
-from ocrquant.adapters.model import DocumentModel
-from ocrquant.artifacts import ArmName, CheckpointRecord, DigestCache, KvScales, Rounding
-from ocrquant.checkpoint import CheckpointReader, StoredCheckpoint
+from ocrquant.artifacts import (
+    CheckpointRecord,
+    DigestCache,
+    LinearsRecord,
+    Rounding,
+    RuntimeRecord,
+    sha256_data,
+)
+from ocrquant.checkpoint import CheckpointReader
+from ocrquant.engine.device import Device
+from ocrquant.engine.loading import DTYPES, Runtime, RuntimeSettings, make_runtime
 from ocrquant.errors import ArtifactError
+from ocrquant.evaluate.rounded_source import RoundedSource
 from ocrquant.formats import Precision
-from ocrquant.simulate import SimulatedLinear, Smoothing, apply_plan, rounded_linears, rounded_smoothing
+from ocrquant.kernels.extension import extension
+from ocrquant.kernels.selection import choices
 
-__all__ = ["Arm", "applied", "check_checkpoint", "exported_arm", "plain_arm", "uniform_arm"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arm:
-    """One model to compare.
-
-    Attributes:
-        name: Its name.
-        linears: Quantized linears by module name.
-        smoothing: What is folded into norms and the linears after them.
-        kv: FP8 scales of caches.
-        parameters: Other parameters that differ from the source, by name.
-    """
-
-    name: ArmName
-    linears: Mapping[str, SimulatedLinear] = field(default_factory=dict)
-    smoothing: Smoothing | None = None
-    kv: Sequence[KvScales] = ()
-    parameters: Mapping[str, Tensor] = field(default_factory=dict)
-
-
-def plain_arm() -> Arm:
-    """The source model as it is."""
-    return Arm(name="bf16")
+__all__ = ["check_checkpoint", "environment_digest", "runtime_record", "uniform_arm"]
 
 
 def uniform_arm(
-    name: ArmName,
     groups: Mapping[str, Precision],
     rounding: Rounding,
-    folder: Path,
+    run: Path,
+    source: Path,
+    settings: RuntimeSettings,
     *,
     has_fp8_cache: bool,
-    device: torch.device,
-) -> Arm:
+) -> Runtime:
     """A uniform plan with the same rounded weights, smoothing and caches that the chosen plan draws on.
 
     Args:
-        name: Its name.
         groups: Precision by group.
         rounding: The rounded weights.
-        folder: The run folder that holds them.
+        run: The run folder that holds them.
+        source: Folder of the unquantized model.
+        settings: How to run it.
         has_fp8_cache: Whether the chosen plan keeps FP8 caches.
-        device: Where to compute.
 
     Raises:
         ArtifactError: A group was not rounded to its precision.
+        ModelError: The runtime does not run the model.
     """
-    with rounding.open_weights(folder) as weights:
-        linears = rounded_linears(rounding, weights, groups, device=device)
-        smoothing = rounded_smoothing(weights) if linears else None
-    return Arm(name=name, linears=linears, smoothing=smoothing, kv=rounding.kv if has_fp8_cache else ())
+    with CheckpointReader(source) as reader, rounding.open_weights(run) as weights:
+        kv = rounding.kv if has_fp8_cache else ()
+        return make_runtime(source, RoundedSource(reader, rounding, weights, groups, kv), settings)
 
 
-def exported_arm(document: DocumentModel, folder: Path) -> Arm:
-    """The plan, read back from the folder that was exported.
+def runtime_record(runtime: Runtime, ops: Collection[str]) -> RuntimeRecord:
+    """What a runtime computed with, from what its model holds and what its ops ran on.
 
     Args:
-        document: The source model.
-        folder: The checkpoint.
-
-    Raises:
-        ModelError: The folder is damaged.
-        ArtifactError: It lacks a parameter of the model, or has one of another shape.
+        runtime: After it has run.
+        ops: Names of the ops that ran.
     """
-    with StoredCheckpoint(folder) as stored, CheckpointReader(folder) as reader:
-        linears = {
-            name: SimulatedLinear.of(
-                stored.weight(name), stored.input_encode_scale(name), device=document.device
-            )
-            for name in stored.linears
-        }
-        replaced = {f"{name}.weight" for name in linears}
-        parameters = {}
-        for name, parameter in document.model.named_parameters():
-            if name in replaced:
-                continue
-            if name not in reader.specs:
-                fix = "export the model again"
-                raise ArtifactError(folder, expected=f"a tensor {name}", given="none", fix=fix)
-            tensor = reader.read(name)
-            if tensor.shape != parameter.shape:
-                raise ArtifactError(
-                    f"{folder}: {name}",
-                    expected=f"shape {list(parameter.shape)}",
-                    given=list(tensor.shape),
-                    fix="export the model again",
-                )
-            if not torch.equal(tensor, parameter.detach().cpu()):
-                parameters[name] = tensor.to(parameter.device, parameter.dtype)
-        return Arm(name="plan", linears=linears, kv=stored.kv, parameters=parameters)
+    ran = choices()
+    kernels = {ran[op].implementation for op in ops}
+    linears = Counter((record.stored, record.asked, record.reads) for record in runtime.model.linears)
+    settings = runtime.settings
+    return RuntimeRecord(
+        device=_device_name(settings),
+        dtype=settings.dtype,
+        kernels="mixed" if len(kernels) > 1 else "native" if kernels == {"native"} else "reference",
+        linears=[
+            LinearsRecord(stored=stored, asked=asked, reads=reads, count=count)
+            for (stored, asked, reads), count in sorted(linears.items())
+        ],
+        kv_cache=settings.dtype if runtime.model.kv_scales is None else Precision.FP8,
+    )
 
 
-@contextmanager
-def applied(model: nn.Module, arm: Arm) -> Iterator[None]:
-    """Makes a model compute as an arm for the length of a ``with`` block.
+def environment_digest(settings: RuntimeSettings) -> str:
+    """SHA-256 of what decides how numbers are rounded: device, kernels and versions.
 
-    Raises:
-        ModelError: A name is no module of the model.
-        ShapeError: A tensor does not have the shape of what it stands in for.
+    Numbers of another device or other kernels are not continued here.
     """
-    with ExitStack() as undo:
-        parameters = dict(model.named_parameters())
-        for name, tensor in arm.parameters.items():
-            undo.callback(_replace(parameters[name], tensor))
-        undo.enter_context(apply_plan(model, arm.linears, smoothing=arm.smoothing, kv=arm.kv))
-        yield
+    native = Device(torch.device(settings.device), DTYPES[settings.dtype]).can_capture
+    module = extension() if native else None
+    kernels = "reference" if module is None else f"native {module.isa()}"
+    versions = [torch.__version__, transformers.__version__]
+    return sha256_data([_device_name(settings), settings.dtype, settings.activations, kernels, *versions])
 
 
 def check_checkpoint(folder: Path, record: CheckpointRecord, digests: DigestCache) -> None:
@@ -144,11 +108,6 @@ def check_checkpoint(folder: Path, record: CheckpointRecord, digests: DigestCach
             raise ArtifactError(folder / name, expected=f"SHA-256 {expected.sha256}", given=digest, fix=fix)
 
 
-def _replace(parameter: nn.Parameter, tensor: Tensor) -> Callable[[], None]:
-    original = parameter.data
-
-    def restore() -> None:
-        parameter.data = original
-
-    parameter.data = tensor
-    return restore
+def _device_name(settings: RuntimeSettings) -> str:
+    device = torch.device(settings.device)
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

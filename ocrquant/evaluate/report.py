@@ -18,6 +18,7 @@ from ocrquant.artifacts import (
     Assignment,
     ChainLink,
     CheckpointRecord,
+    Comparison,
     FileRecord,
     PageOutput,
     PageSet,
@@ -124,13 +125,7 @@ def build_report(
                 by_kind={kind: scores.metrics(name, kind) for kind in scores.kinds},
             )
         )
-    kinds = [None, *scores.kinds] if len(scores.kinds) > 1 else [None]
-    comparisons = [
-        scores.comparison("plan", name, kind)
-        for name in transcripts.arm_names
-        if name not in ("plan", BASELINE)
-        for kind in kinds
-    ]
+    comparisons = _comparisons(scores, transcripts.arm_names)
     checks = gate_checks(gate, arms[transcripts.arm_names.index("plan")])
     pareto = run.load(Pareto) if (run.path / Pareto.FILE_NAME).is_file() else None
     notes = report_notes(
@@ -151,6 +146,7 @@ def build_report(
         truth_sources=dict(Counter(page.truth_source for page in transcripts.pages)),
         num_bootstrap_samples=evaluate.num_bootstrap_samples,
         seed=facts.seed,
+        runtimes=transcripts.runtimes,
         arms=arms,
         comparisons=comparisons,
         gate=checks,
@@ -187,6 +183,13 @@ def write_pages(folder: Path, report: Report, *, with_timings: bool = False) -> 
     for path, text in zip(paths, (render_markdown(material), render_html(material)), strict=True):
         write_bytes(path, text.encode())
     return paths
+
+
+def _comparisons(scores: Scores, arms: Sequence[ArmName]) -> list[Comparison]:
+    """The plan against each uniform arm, over all pages and for each kind."""
+    kinds = [None, *scores.kinds] if len(scores.kinds) > 1 else [None]
+    uniform = [name for name in arms if name not in ("plan", BASELINE)]
+    return [scores.comparison("plan", name, kind) for name in uniform for kind in kinds]
 
 
 def _page_output(page: PageTranscripts, scores: Scores, image: str) -> PageOutput:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import partial as bind
 from pathlib import Path
 
+import torch
 from PIL import Image
 
-from ocrquant.adapters.model import DocumentModel
 from ocrquant.artifacts import (
     ArmName,
     CheckpointRecord,
@@ -28,14 +28,16 @@ from ocrquant.artifacts import (
     sha256_data,
 )
 from ocrquant.assign.problem import uniform_plan
-from ocrquant.calibrate.environment import environment_digest
 from ocrquant.checkpoint import StoredCheckpoint
+from ocrquant.engine.loading import Runtime, RuntimeSettings, load_runtime
 from ocrquant.errors import PagesError
-from ocrquant.evaluate.arms import Arm, check_checkpoint, exported_arm, plain_arm, uniform_arm
+from ocrquant.evaluate.arms import check_checkpoint, environment_digest, uniform_arm
 from ocrquant.evaluate.gate import enforce_gate
-from ocrquant.evaluate.reading import read_pages
+from ocrquant.evaluate.reading import Speed, read_pages
 from ocrquant.evaluate.report import IMAGE_FOLDER, RunFacts, build_report, write_pages
+from ocrquant.evaluate.truth import longest_sequence
 from ocrquant.formats import Precision
+from ocrquant.models.processing import open_processor
 from ocrquant.pages import Page, page_image
 from ocrquant.recipe.sections import EvaluateSection, GateSection
 
@@ -48,7 +50,6 @@ _UNIFORM: dict[ArmName, Precision] = {"fp8": Precision.FP8, "nvfp4": Precision.N
 
 def evaluate_run(
     run: RunFolder,
-    load: Callable[[], DocumentModel],
     pages: Sequence[Page],
     section: EvaluateSection,
     inputs: Mapping[str, str],
@@ -56,6 +57,8 @@ def evaluate_run(
     gate: GateSection | None,
     model: str,
     source: Path,
+    device: torch.device,
+    prompts: Mapping[str, str],
     recipe_sha256: str,
     seed: int,
 ) -> Report:
@@ -66,14 +69,15 @@ def evaluate_run(
 
     Args:
         run: The run folder, with all artefacts up to the checkpoint.
-        load: Loads the source model, not quantized; called only where pages are to be read.
         pages: The held-out pages.
         section: `evaluate` of the recipe.
         inputs: SHA-256 of everything that the stage is made from, by name; also of the sections of the
             recipe.
         gate: `gate` of the recipe, if it has one.
         model: The model as the recipe names it.
-        source: Its folder.
+        source: Its folder, not quantized.
+        device: Where the arms run.
+        prompts: Instructions of the recipe for some kinds of page.
         recipe_sha256: Digest of the resolved recipe.
         seed: Seed of the bootstrap.
 
@@ -82,6 +86,7 @@ def evaluate_run(
         PagesError: There is no held-out page.
         ArtifactError: An artefact is missing, malformed, or not the one that another was made from.
         ImageError: An image cannot be read.
+        ModelError: The runtime does not run the model.
         PageSizeError: A page with its truth exceeds the context of the model.
         OutputError: The folder is not writable or the disk is full.
     """
@@ -89,7 +94,8 @@ def evaluate_run(
         if not pages:
             raise PagesError("held-out pages", expected="at least one", given="none", fix="add pages")
         plan = _ArmPlan.of(run, section)
-        transcripts = _transcripts(run, load, pages, section, plan)
+        engines = _Engines(source, device, prompts)
+        transcripts = _transcripts(run, engines, pages, section, plan)
         report = build_report(
             run,
             transcripts,
@@ -145,29 +151,56 @@ class _ArmPlan:
         }
         return cls(names, found, record, has_fp8_cache)
 
-    def makers(self, run: RunFolder, document: DocumentModel) -> list[tuple[ArmName, Callable[[], Arm]]]:
+    def makers(
+        self, run: RunFolder, source: Path, settings: RuntimeSettings
+    ) -> list[tuple[ArmName, Callable[[], Runtime]]]:
         """What makes each arm when its turn comes."""
         rounding = run.load(Rounding)
-        made: dict[ArmName, Callable[[], Arm]] = {
-            "bf16": plain_arm,
-            "plan": bind(exported_arm, document, run.path / self.record.folder),
+        made: dict[ArmName, Callable[[], Runtime]] = {
+            "bf16": bind(load_runtime, source, settings),
+            "plan": bind(load_runtime, run.path / self.record.folder, settings),
         }
         for name in _UNIFORM.keys() & self.groups.keys():
             made[name] = bind(
                 uniform_arm,
-                name,
                 self.groups[name],
                 rounding,
                 run.path,
+                source,
+                settings,
                 has_fp8_cache=self.has_fp8_cache,
-                device=document.device,
             )
         return [(name, made[name]) for name in self.names]
 
 
+@dataclass(frozen=True, slots=True)
+class _Engines:
+    """Where and how all arms run.
+
+    Attributes:
+        source: Folder of the unquantized model.
+        device: Where they run.
+        prompts: Instructions for some kinds of page.
+    """
+
+    source: Path
+    device: torch.device
+    prompts: Mapping[str, str]
+
+    def settings(self, batch_size: int, longest: int) -> RuntimeSettings:
+        """The same for every arm, so that their steps have the same sizes."""
+        return RuntimeSettings(
+            max_requests=batch_size,
+            max_length=longest,
+            device=str(self.device),
+            queue_limit=batch_size,
+            prompts=self.prompts,
+        )
+
+
 def _transcripts(
     run: RunFolder,
-    load: Callable[[], DocumentModel],
+    engines: _Engines,
     pages: Sequence[Page],
     section: EvaluateSection,
     plan: _ArmPlan,
@@ -184,20 +217,36 @@ def _transcripts(
     inputs = {**before, "settings": sha256_data(settings)}
     if run.is_current(Transcripts, inputs):
         return run.load(Transcripts)
-    document = load()
-    partial = run.partial(Transcripts.STAGE, {**inputs, "environment": environment_digest(document)})
+    processor = open_processor(engines.source, engines.prompts)
+    longest = longest_sequence(processor, pages, section.max_new_tokens)
+    asked = engines.settings(min(section.batch_size, len(pages)), longest)
+    partial = run.partial(Transcripts.STAGE, {**inputs, "environment": environment_digest(asked)})
     found = read_pages(
-        document,
+        processor,
         pages,
-        plan.makers(run, document),
+        plan.makers(run, engines.source, asked),
         partial,
         max_new_tokens=section.max_new_tokens,
         batch_size=section.batch_size,
+        longest=longest,
+        note=bind(_note_speed, run),
     )
-    transcripts = Transcripts(inputs=inputs, max_new_tokens=section.max_new_tokens, pages=found)
+    transcripts = Transcripts(
+        inputs=inputs, max_new_tokens=section.max_new_tokens, runtimes=found.runtimes, pages=found.pages
+    )
     run.save(transcripts)
     partial.discard()
     return transcripts
+
+
+def _note_speed(run: RunFolder, speed: Speed) -> None:
+    run.record_timing(
+        f"{Transcripts.STAGE}: {speed.arm}, {speed.step}",
+        speed.seconds,
+        num_pages=speed.num_pages,
+        num_tokens=speed.num_tokens,
+        tokens_per_s=round(speed.num_tokens / speed.seconds, 1),
+    )
 
 
 def _save_images(

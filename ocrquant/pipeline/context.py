@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+import torch
+
 from ocrquant.adapters import (
     DocumentModel,
     ModelMap,
@@ -59,6 +61,16 @@ class Context:
         """The pages that the recipe selects, as the source states them."""
         return select_pages(self.recipe)
 
+    @cached_property
+    def place(self) -> torch.device:
+        """The device of the run."""
+        return resolve_device(self.device or self.recipe.device)
+
+    @cached_property
+    def prompts(self) -> dict[str, str]:
+        """Instructions of the recipe by kind of page."""
+        return {str(kind): text for kind, text in self.recipe.model.prompts.items()}
+
     @property
     def needs_transcription(self) -> bool:
         """Whether some page has no truth, so that the bf16 model's own transcription stands in for it."""
@@ -76,8 +88,8 @@ class Context:
         if self._document is None:
             self._document = load_model(
                 self.model_folder,
-                resolve_device(self.device or self.recipe.device),
-                prompts={str(kind): text for kind, text in self.recipe.model.prompts.items()},
+                self.place,
+                prompts=self.prompts,
                 allow_remote_code=self.recipe.model.allow_remote_code,
             )
         return self._document

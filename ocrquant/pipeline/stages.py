@@ -122,13 +122,14 @@ def _export(context: Context, inputs: Inputs) -> None:
 def _evaluate(context: Context, inputs: Inputs) -> None:
     evaluate_run(
         context.run,
-        context.document,
         context.pages("heldout"),
         context.recipe.evaluate,
         inputs,
         gate=context.recipe.gate,
         model=context.recipe.model.path,
         source=context.model_folder,
+        device=context.place,
+        prompts=context.prompts,
         recipe_sha256=context.recipe.digest(),
         seed=context.recipe.pages.seed,
     )

@@ -8,8 +8,11 @@ from ocrquant.artifacts import (
     Interval,
     PageOutput,
     Report,
+    RuntimeRecord,
     TextMetrics,
 )
+
+RAN = RuntimeRecord(device="cpu", dtype="bf16", kernels="native", linears=[], kv_cache="bf16")
 
 
 def metrics(*, cer=0.02, against_bf16=True):
@@ -64,6 +67,7 @@ def report(**changes):
         "comparisons": [],
         "notes": [],
         "images": {"report_pages/1.png": FileRecord(sha256="2" * 64, num_bytes=9)},
+        "runtimes": {"bf16": RAN, "plan": RAN},
         "arms": [arm("bf16"), arm("plan")],
         "worst_pages": [page],
         "gate": [check(0.1, 0.1)],

@@ -13,6 +13,7 @@ from ocrquant.artifacts import (
     CheckpointRecord,
     FileRecord,
     GroupRecord,
+    LinearsRecord,
     LinearStatistics,
     PageRecord,
     PageSet,
@@ -23,6 +24,7 @@ from ocrquant.artifacts import (
     Report,
     Rounding,
     RunFolder,
+    RuntimeRecord,
     Sensitivity,
     SensitivityRow,
     Statistics,
@@ -206,6 +208,18 @@ def damage(text: str, every: int) -> str:
     return "".join("#" if (index + 1) % every == 0 else character for index, character in enumerate(text))
 
 
+def runtimes(*arms: str) -> dict[str, RuntimeRecord]:
+    """Arms as the runtime describes them: bf16, and others with one FP8 linear of two."""
+    plain = LinearsRecord(stored="bf16", asked="plain", reads="plain", count=2)
+    halves = [plain.model_copy(update={"count": 1})]
+    halves.append(
+        LinearsRecord(stored="fp8", asked="fp8, scaled by token", reads="fp8, scaled by token", count=1)
+    )
+    base = RuntimeRecord(device="cpu", dtype="bf16", kernels="native", linears=[plain], kv_cache="bf16")
+    other = base.model_copy(update={"linears": halves, "kv_cache": "fp8"})
+    return {arm: base if arm == "bf16" else other for arm in arms}
+
+
 def transcripts(
     num_pages: int = 48, *, documents: int = 12, truth_source: str = "ground_truth", plan_every: int = 60
 ) -> Transcripts:
@@ -232,7 +246,9 @@ def transcripts(
                 },
             )
         )
-    return Transcripts(inputs={"pages": ZERO, "model": ZERO}, max_new_tokens=128, pages=pages)
+    return Transcripts(
+        inputs={"pages": ZERO, "model": ZERO}, max_new_tokens=128, runtimes=runtimes(*ARMS), pages=pages
+    )
 
 
 def page_set(outputs: Transcripts) -> PageSet:

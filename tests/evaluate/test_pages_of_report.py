@@ -12,6 +12,7 @@ from ocrquant.evaluate.diff import Span
 from ocrquant.evaluate.html_parts import marked
 from ocrquant.evaluate.markdown import render_markdown
 from ocrquant.evaluate.material import Material
+from ocrquant.evaluate.runtime_table import RUNTIME_LEAD
 from ocrquant.evaluate.words import STAND_IN
 from ocrquant.recipe.sections import GateSection
 from tests.evaluate.making import ZERO, output, report_of, transcripts
@@ -218,6 +219,23 @@ def test_differences_in_html():
 def test_reports_of_equal_material_are_equal(run, sound):
     run.record_timing("statistics", 1.5, num_pages=9)
     assert write(run, transcripts(), gate=GATE) == sound
+
+
+def test_what_computed_each_arm_is_said(sound):
+    for text in sound:
+        assert RUNTIME_LEAD.replace("'", "&#x27;") in text or RUNTIME_LEAD in text
+    assert "| bf16 | 2 bf16 | bf16 | bf16 | native | cpu |" in sound[0]
+    assert (
+        "| Plan | 1 bf16; 1 FP8 (activations fp8, scaled by token) | FP8 | bf16 | native | cpu |" in sound[0]
+    )
+
+
+def test_a_linear_that_did_not_get_what_was_asked_is_named(run):
+    found = transcripts()
+    (_, fp8) = found.runtimes["plan"].linears
+    plain = found.runtimes["plan"].model_copy(update={"linears": [fp8.model_copy(update={"reads": "plain"})]})
+    markdown = render(run, found.model_copy(update={"runtimes": {**found.runtimes, "plan": plain}}))
+    assert "| Plan | 1 FP8 (activations plain, not fp8, scaled by token as asked) |" in markdown
 
 
 def test_timings_on_request(run):

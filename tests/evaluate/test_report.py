@@ -2,7 +2,7 @@ import pytest
 
 from ocrquant.artifacts import Report, sha256_file
 from ocrquant.recipe.sections import EvaluateSection
-from tests.evaluate.making import report_of, transcripts
+from tests.evaluate.making import report_of, runtimes, transcripts
 
 
 def test_report_holds_every_arm_kind_and_comparison(run):
@@ -61,7 +61,8 @@ def test_two_arms_alone(run):
         page.model_copy(update={"arms": {name: page.arms[name] for name in ("bf16", "plan")}})
         for page in found.pages
     ]
-    report = report_of(run, found.model_copy(update={"pages": pages}))
+    two = found.model_copy(update={"pages": pages, "runtimes": runtimes("bf16", "plan")})
+    report = report_of(run, two)
     assert [arm.name for arm in report.arms] == ["bf16", "plan"]
     assert report.comparisons == []
 

@@ -2,7 +2,7 @@ import pytest
 
 from ocrquant.artifacts import PageTranscripts, Transcripts
 from ocrquant.evaluate.scoring import Scores
-from tests.evaluate.making import damage, output, transcripts
+from tests.evaluate.making import damage, output, runtimes, transcripts
 
 
 def page(name, truth, bf16, plan, *, kind="line", document=None):
@@ -20,7 +20,9 @@ def page(name, truth, bf16, plan, *, kind="line", document=None):
 
 
 def scores(*pages, seed=0):
-    return Scores(Transcripts(inputs={}, max_new_tokens=64, pages=list(pages)), num_resamples=500, seed=seed)
+    ran = runtimes(*pages[0].arms)
+    found = Transcripts(inputs={}, max_new_tokens=64, runtimes=ran, pages=list(pages))
+    return Scores(found, num_resamples=500, seed=seed)
 
 
 def test_rates_are_sums_over_sums():

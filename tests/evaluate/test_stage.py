@@ -1,5 +1,6 @@
 """The whole stage on a tiny model with random weights, whose nonsense is at least the same every time."""
 
+import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from ocrquant.adapters.model import DocumentModel, load_model
+from ocrquant.adapters import headers
 from ocrquant.artifacts import (
     Assignment,
     CheckpointRecord,
@@ -21,12 +22,17 @@ from ocrquant.artifacts import (
     SensitivityRow,
     Transcripts,
 )
-from ocrquant.errors import ArtifactError, GateError, PagesError
+from ocrquant.engine.engine import Engine
+from ocrquant.engine.scoring import Scorer
+from ocrquant.errors import ArtifactError, GateError, ModelError, PagesError
 from ocrquant.evaluate import evaluate_run
 from ocrquant.evaluate.gate import verdict
 from ocrquant.evaluate.stage import encode_image
 from ocrquant.export import export_checkpoint
 from ocrquant.formats import FORMATS, Precision
+from ocrquant.kernels.extension import extension
+from ocrquant.models.processing import open_processor
+from ocrquant.models.registry import FAMILIES
 from ocrquant.pages import Page, load_pages, to_record
 from ocrquant.recipe.sections import EvaluateSection, ExportSection, GateSection
 from tests.evaluate.making import ZERO, draw_page
@@ -43,13 +49,7 @@ class Stage:
 
     folder: Path
     rounded: RoundedModel
-    document: DocumentModel
     pages: list[Page]
-    num_loads: int = 0
-
-    def load(self) -> DocumentModel:
-        self.num_loads += 1
-        return self.document
 
     def open(self) -> RunFolder:
         return RunFolder.open(self.folder, recipe_digest=ZERO, recipe_text="model: {path: tiny}\n")
@@ -58,13 +58,14 @@ class Stage:
         with self.open() as run:
             return evaluate_run(
                 run,
-                self.load,
                 self.pages if pages is None else pages,
                 section,
                 {"checkpoint": run.digest(CheckpointRecord), "recipe": f"{key}" * 64},
                 gate=gate,
                 model="tiny",
                 source=self.rounded.source,
+                device=torch.device("cpu"),
+                prompts={},
                 recipe_sha256=ZERO,
                 seed=0,
             )
@@ -124,11 +125,6 @@ class Stage:
 
 
 @pytest.fixture(scope="module")
-def document(tiny_model_folder):
-    return load_model(tiny_model_folder, "cpu")
-
-
-@pytest.fixture(scope="module")
 def rounded(tiny_model_folder, tmp_path_factory):
     return round_model(tiny_model_folder, tmp_path_factory.mktemp("rounded"))
 
@@ -146,10 +142,14 @@ def page_folder(tmp_path_factory):
 
 
 @pytest.fixture
-def stage(tmp_path, rounded, document, page_folder):
-    folder = tmp_path / "run"
+def stage(tmp_path, rounded, page_folder):
+    return open_stage(tmp_path / "run", rounded, page_folder)
+
+
+def open_stage(folder, rounded, page_folder):
+    """A run folder up to the rounded weights."""
     pages = [page for page in load_pages(page_folder, default_kind="line") if page.split == "heldout"]
-    made = Stage(folder, rounded, document, pages)
+    made = Stage(folder, rounded, pages)
     with made.open() as run:
         for name in (Rounding.FILE_NAME, Rounding.TENSORS_NAME):
             shutil.copy(rounded.run / name, folder / name)
@@ -158,10 +158,27 @@ def stage(tmp_path, rounded, document, page_folder):
     return made
 
 
+@pytest.fixture
+def steps(monkeypatch):
+    """Calls that run a model, in order: ``text`` or ``logits``."""
+    made = []
+
+    def counted(name, original):
+        def call(*args, **options):
+            made.append(name)
+            return original(*args, **options)
+
+        return call
+
+    for name, kind, method in (("text", Engine, "run_until_done"), ("logits", Scorer, "score")):
+        monkeypatch.setattr(kind, method, counted(name, getattr(kind, method)))
+    return made
+
+
 @pytest.fixture(autouse=True)
 def no_pictures(request, monkeypatch):
     """Drawing takes longer than everything else here; other tests look at the pictures."""
-    if request.function.__name__ != "test_stage_judges_all_arms_and_leaves_the_model_as_it_was":
+    if request.function.__name__ != "test_stage_judges_all_arms":
         show = "ocrquant.evaluate.report.render_html"
         monkeypatch.setattr(show, lambda material: verdict(material.report).title)
 
@@ -170,13 +187,9 @@ def mixed(stage):
     return stage.rounded.plan("nvfp4", "bf16", "fp8")
 
 
-def test_stage_judges_all_arms_and_leaves_the_model_as_it_was(stage):
-    before = {name: value.clone() for name, value in stage.document.model.state_dict().items()}
+def test_stage_judges_all_arms(stage):
     stage.export(mixed(stage), kv_cache="fp8")
     report = stage.run()
-    after = stage.document.model.state_dict()
-    assert before.keys() == after.keys()
-    assert all(torch.equal(before[name], after[name]) for name in before)
     assert [arm.name for arm in report.arms] == ["bf16", "fp8", "nvfp4", "plan"]
     base, fp8, nvfp4, plan = (arm.overall for arm in report.arms)
     assert base.mean_kl == 0
@@ -186,11 +199,44 @@ def test_stage_judges_all_arms_and_leaves_the_model_as_it_was(stage):
     assert [page.page for page in found.pages] == [page.id for page in stage.pages]
     first = found.pages[0]
     assert first.truth == stage.pages[0].text
-    assert first.arms["plan"].num_kl_tokens == len(stage.document.encoder.answer_ids(first.truth))
+    processor = open_processor(stage.rounded.source)
+    assert first.arms["plan"].num_kl_tokens == len(processor.answer_ids(first.truth))
     record = CheckpointRecord.load(stage.folder)
     assert report.arms[-1].checkpoint_bytes == record.total_bytes
     assert report.arms[-1].weight_bytes == record.weight_bytes
     assert not (stage.folder / ".partial" / "evaluate").exists()
+
+
+def test_what_ran_is_what_each_arm_asks_for(stage):
+    stage.export(mixed(stage), kv_cache="fp8")
+    ran = stage.run().runtimes
+    assert {name: one.kv_cache for name, one in ran.items()} == dict.fromkeys(ran, "fp8") | {"bf16": "bf16"}
+    assert {one.kernels for one in ran.values()} == {"native" if extension() else "reference"}
+    kinds = {name: {linears.stored for linears in one.linears} for name, one in ran.items()}
+    uniform = {"fp8": {"bf16", "fp8"}, "nvfp4": {"bf16", "nvfp4"}}
+    assert kinds == {"bf16": {"bf16"}, "plan": {"bf16", "fp8", "nvfp4"}} | uniform
+    for one in ran.values():
+        assert all(linears.asked == linears.reads for linears in one.linears)
+    groups = Assignment.load(stage.folder).groups
+    names = {group.name: len(group.linears) for group in stage.rounded.model_map.groups}
+    counted = {linears.stored: linears.count for linears in ran["plan"].linears}
+    for precision in ("fp8", "nvfp4"):
+        assert counted[precision] == sum(names[group] for group, p in groups.items() if p == precision)
+
+
+def test_how_fast_each_arm_was_is_beside_the_report(stage):
+    stage.export(stage.rounded.plan("fp8"))
+    stage.run(section=SECTION.model_copy(update={"arms": ["bf16", "plan"]}))
+    lines = [json.loads(line) for line in (stage.folder / "timings.jsonl").read_text().splitlines()]
+    assert [line["stage"] for line in lines] == [
+        "evaluate: bf16, text",
+        "evaluate: plan, text",
+        "evaluate: plan, kl",
+    ]
+    pages = Transcripts.load(stage.folder).pages
+    assert lines[1]["num_tokens"] == sum(page.arms["plan"].num_tokens for page in pages)
+    assert lines[2]["num_tokens"] == sum(page.arms["plan"].num_kl_tokens for page in pages)
+    assert all(line["num_pages"] == len(pages) and line["tokens_per_s"] > 0 for line in lines)
 
 
 @pytest.mark.parametrize("precision", ["fp8", "nvfp4"])
@@ -242,54 +288,80 @@ def test_a_checkpoint_that_is_not_the_recorded_one_is_refused(stage):
 
 
 @pytest.mark.parametrize("num_passes", [1, 4, 11])
-def test_a_killed_run_goes_on_and_ends_in_the_same_bytes(stage, monkeypatch, num_passes):
+def test_a_killed_run_goes_on_and_ends_in_the_same_bytes(stage, steps, monkeypatch, num_passes):
     stage.export(mixed(stage))
     stage.run()
     expected = stage.contents()
     for name in FILES:
         (stage.folder / name).unlink()
 
-    passes = []
-
-    def counted(original):
+    def stop(original):
         def call(*args, **options):
-            if len(passes) == num_passes:
+            if len(steps) == num_passes:
                 raise KeyboardInterrupt
-            passes.append(1)
             return original(*args, **options)
 
         return call
 
     with monkeypatch.context() as patch:
-        for method in ("transcribe", "logits"):
-            patch.setattr(DocumentModel, method, counted(getattr(DocumentModel, method)))
+        for kind, method in ((Engine, "run_until_done"), (Scorer, "score")):
+            patch.setattr(kind, method, stop(getattr(kind, method)))
+        steps.clear()
         with pytest.raises(KeyboardInterrupt):
             stage.run()
     assert not (stage.folder / "report.json").exists()
+    done = steps.count("text")
 
-    repeated = []
-    original = DocumentModel.transcribe
-    monkeypatch.setattr(
-        DocumentModel, "transcribe", lambda self, *a, **o: repeated.append(1) or original(self, *a, **o)
-    )
+    steps.clear()
     stage.run()
     assert stage.contents() == expected
-    assert len(repeated) < 4 * 2
+    assert steps.count("text") == 4 * 2 - done
 
 
-def test_another_gate_runs_no_model(stage):
+def test_another_gate_runs_no_model(stage, steps):
     stage.export(stage.rounded.plan("fp8"))
     section = SECTION.model_copy(update={"arms": ["bf16", "plan"]})
     stage.run(section=section)
-    assert stage.num_loads == 1
+    assert steps
+    steps.clear()
     more = section.model_copy(update={"num_bootstrap_samples": 300})
     report = stage.run(section=more, gate=GateSection(max_kl=100), key=1)
     assert report.num_bootstrap_samples == 300
     assert len(report.gate) == 2
-    assert stage.num_loads == 1
+    assert not steps
     longer = section.model_copy(update={"max_new_tokens": 7})
     stage.run(section=longer, key=2)
-    assert stage.num_loads == 2
+    assert steps
+
+
+def test_numbers_of_other_kernels_are_not_continued(stage, steps, monkeypatch):
+    stage.export(stage.rounded.plan("fp8"))
+    section = SECTION.model_copy(update={"arms": ["bf16", "plan"]})
+    with monkeypatch.context() as patch:
+        patch.setattr("ocrquant.evaluate.stage.RunFolder.save", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            stage.run(section=section)
+    steps.clear()
+    monkeypatch.setenv("OCRQUANT_KERNELS", "reference")
+    ran = stage.run(section=section).runtimes
+    assert {one.kernels for one in ran.values()} == {"reference"}
+    assert steps.count("text") == (2 * 2 if extension() else 0)
+
+
+def interrupted(*_):
+    raise KeyboardInterrupt
+
+
+def test_a_model_that_the_runtime_refuses_is_an_error(stage, monkeypatch):
+    stage.export(stage.rounded.plan("fp8"))
+    monkeypatch.setattr("ocrquant.models.registry.FAMILIES", {"Another": ""})
+    with pytest.raises(ModelError, match=r"architectures.*expected one of Another, got Qwen3_5"):
+        stage.run()
+    assert not (stage.folder / "report.json").exists()
+
+
+def test_every_model_that_can_be_quantized_has_a_runtime():
+    assert set(headers.SUPPORTED) <= FAMILIES.keys()
 
 
 def test_pages_without_truth_are_judged_by_bf16(stage, page_folder, tmp_path):

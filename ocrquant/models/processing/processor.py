@@ -55,6 +55,12 @@ class Processor:
         """Length of a sequence up to its answer; see `PageEncoder.num_tokens`."""
         return self.encoder.num_tokens(width, height, kind)
 
+    def answer_ids(self, text: str) -> list[int]:
+        """Tokens of an answer with the end token; control tokens spelt out in the text stay ordinary text."""
+        ids = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        own = self.tokenizer.eos_token_id
+        return [*ids, own if own in self.eos_ids else self.eos_ids[0]]
+
     def decode(self, ids: Sequence[int]) -> str:
         """The text of an answer, control tokens left out."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
