@@ -7,7 +7,8 @@ the library's own records and the names of tensors. Does not know where the numb
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from compressed_tensors.config import CompressionFormat
@@ -39,6 +40,7 @@ _FORMATS = {
     Precision.FP8: CompressionFormat.float_quantized,
     Precision.NVFP4: CompressionFormat.nvfp4_pack_quantized,
 }
+_KNOWN_KEYS = frozenset({*QuantizationConfig.model_fields, "sparsity_config", "transform_config", "version"})
 # What a reader needs to agree on; the rest of a scheme tells how it was calibrated.
 _MATERIAL = ("num_bits", "type", "strategy", "group_size", "symmetric", "dynamic")
 
@@ -117,13 +119,28 @@ def check_schemes(data: Mapping[str, Any]) -> None:
         raise _foreign("quant_method", config.quant_method)
     if config.quantization_status is not QuantizationStatus.COMPRESSED:
         raise _foreign("quantization_status", config.quantization_status.value)
-    known = {_key(preset_name_to_scheme(preset, [])) for preset in _PRESETS.values()}
+    for key in ("sparsity_config", "transform_config", *(set(data) - _KNOWN_KEYS)):
+        # Sparse weights are stored otherwise, and transforms turn the rows before they are quantized.
+        if data.get(key):
+            raise _foreign(key, data[key])
+    known = {_key(preset_name_to_scheme(preset, [])): _FORMATS[p].value for p, preset in _PRESETS.items()}
     for name, scheme in config.config_groups.items():
         if _key(scheme) not in known:
             weights, inputs = _args_key(scheme.weights), _args_key(scheme.input_activations)
             raise _foreign(f"scheme {name}", f"weights {weights}, inputs {inputs}")
+        if scheme.format not in (None, known[_key(scheme)]):
+            raise _foreign(f"format of scheme {name}", scheme.format)
+    _check_patterns([*config.ignore, *(t for s in config.config_groups.values() for t in s.targets)])
     if config.kv_cache_scheme is not None and _args_key(config.kv_cache_scheme) != _args_key(_kv_scheme()):
         raise _foreign("kv_cache_scheme", _args_key(config.kv_cache_scheme))
+
+
+def _check_patterns(patterns: Iterable[str]) -> None:
+    for pattern in patterns:
+        try:
+            re.compile(pattern.removeprefix("re:") if pattern.startswith("re:") else "")
+        except re.error as error:
+            raise _foreign(f"pattern {pattern}", error) from error
 
 
 def _kv_scheme() -> Any:

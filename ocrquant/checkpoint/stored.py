@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
+from pydantic import ValidationError
 from torch import Tensor
 
 from ocrquant.artifacts import KvScales
@@ -73,7 +74,7 @@ class StoredCheckpoint:
         """Calibrated global scale of an NVFP4 linear's input, float32 [1]; None for FP8."""
         if self.linears[linear] is Precision.FP8:
             return None
-        return self._reader.read(f"{linear}.{INPUT_SCALE_NAME}").float().reshape(1)
+        return self._number(f"{linear}.{INPUT_SCALE_NAME}").float().reshape(1)
 
     def tensor(self, name: str) -> Tensor:
         """Any tensor by its full name, on the CPU.
@@ -113,18 +114,26 @@ class StoredCheckpoint:
         return found
 
     def _find_kv(self) -> list[KvScales]:
-        key_name, value_name = KV_SCALE_NAMES
+        key_name = KV_SCALE_NAMES[0]
         names = sorted(
             name.removesuffix(f".{key_name}") for name in self._reader.specs if name.endswith(f".{key_name}")
         )
         return [
-            KvScales(
-                name=name,
-                k_decode_scale=self._reader.read(f"{name}.{key_name}").item(),
-                v_decode_scale=self._reader.read(f"{name}.{value_name}").item(),
-            )
+            self._kv_scales(name, *(self._number(f"{name}.{part}").item() for part in KV_SCALE_NAMES))
             for name in names
         ]
+
+    def _kv_scales(self, name: str, key: float, value: float) -> KvScales:
+        try:
+            return KvScales(name=name, k_decode_scale=key, v_decode_scale=value)
+        except ValidationError as error:
+            raise _missing(self._reader.folder, f"finite cache scales > 0 of {name}", (key, value)) from error
+
+    def _number(self, name: str) -> Tensor:
+        tensor = self._reader.read(name)
+        if tensor.numel() != 1:
+            raise _missing(self._reader.folder, f"one number {name}", list(tensor.shape))
+        return tensor
 
 
 def _quantization_config(folder: Path) -> dict[str, Any] | None:

@@ -26,7 +26,7 @@ from ocrquant.models import ModelSpec
 from ocrquant.models.decoder import Decoder
 from ocrquant.models.layers.linear import Activations
 from ocrquant.models.processing import PixelTable, Processor, open_processor
-from ocrquant.models.registry import build_model
+from ocrquant.models.registry import architecture, build_model
 from ocrquant.models.workspace import Workspace
 
 __all__ = ["DTYPES", "Runtime", "RuntimeSettings", "StateKind", "load_runtime", "make_runtime", "read_config"]
@@ -136,6 +136,7 @@ def make_runtime(folder: Path, weights: StoredWeights, settings: RuntimeSettings
     _check_choice("activations", settings.activations, get_args(Activations))
     dtype, place = _dtype(settings.dtype), _place(settings.device)
     config = read_config(folder)
+    architecture(config)  # before the tokenizer, whose errors say less
     processor = open_processor(folder, settings.prompts)
     length = _length(settings, processor.encoder.max_positions)
     rows = settings.max_step_tokens or max(MIN_STEP_TOKENS, settings.max_requests)

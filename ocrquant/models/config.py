@@ -1,18 +1,38 @@
 """A section of ``config.json`` read key by key, each with the type that the model needs.
 
-Knows JSON; does not know which keys there are.
+Every key is read, known to change no answer, or switched off; ``finish`` refuses the others, so that nothing
+that a file asks for is left undone in silence. Knows JSON and the keys that all files have; does not know
+those of a family.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from ocrquant.errors import ModelError
 
-__all__ = ["Section"]
+__all__ = ["IRRELEVANT", "Section"]
 
 _NONE: Any = object()
+
+_REASONS: Mapping[str, str] = {
+    "names what the file is": "_name_or_path architectures auto_map base_model_name_or_path model_type name "
+    "transformers_version _commit_hash",
+    "for training": "attention_dropout attention_probs_dropout_prob classifier_dropout hidden_dropout_prob "
+    "ignored_index initializer_range label2id id2label problem_type",
+    "how some other program runs the model": "_attn_implementation _attn_implementation_autoset "
+    "attn_implementation chunk_size_feed_forward dtype torch_dtype is_decoder output_attentions "
+    "output_hidden_states return_dict use_cache use_flash_attention use_return_dict _experts_implementation",
+    "a request decides, or generation_config.json": "diversity_penalty do_sample early_stopping "
+    "length_penalty max_length min_length num_beam_groups num_beams num_return_sequences repetition_penalty "
+    "temperature top_k top_p typical_p encoder_no_repeat_ngram_size no_repeat_ngram_size",
+    "the processor reads it, or no page needs it": "bos_token_id eos_token_id pad_token_id sep_token_id "
+    "decoder_start_token_id",
+}
+IRRELEVANT = frozenset(key for keys in _REASONS.values() for key in keys.split())
+"""Keys of any section that change no answer of the engine, whatever they say."""
 
 
 class Section:
@@ -26,6 +46,25 @@ class Section:
     def __init__(self, data: Mapping[str, Any], path: str = "") -> None:
         self.data = data
         self._path = path
+        self._read: set[str] = set()
+
+    def finish(self, irrelevant: Collection[str] = ()) -> None:
+        """Refuses every key that nobody has read, unless it is off: ``null``, false, zero or empty.
+
+        Args:
+            irrelevant: Keys that change no answer, besides those of all files.
+
+        Raises:
+            ModelError: There is one; names it.
+        """
+        for key, value in self.data.items():
+            if value and key not in self._read and key not in irrelevant and key not in IRRELEVANT:
+                raise self._refuse(key, "a setting that this model computes, or none", value)
+
+    def raw(self, key: str) -> Any:
+        """Whatever is there, ``None`` where nothing is."""
+        self._read.add(key)
+        return self.data.get(key)
 
     def section(self, key: str) -> Section:
         """A mapping below this one."""
@@ -48,8 +87,8 @@ class Section:
     def number(self, key: str, default: float = _NONE) -> float:
         """A number > 0."""
         value = self._get(key, int | float, default)
-        if isinstance(value, bool) or value <= 0:
-            raise self._refuse(key, "a number > 0", value)
+        if isinstance(value, bool) or not 0 < value < math.inf:
+            raise self._refuse(key, "a finite number > 0", value)
         return float(value)
 
     def flag(self, key: str, default: bool) -> bool:
@@ -81,7 +120,8 @@ class Section:
 
     def require(self, key: str, expected: object, default: object) -> None:
         """Refuses any other value of a key than the one that this model computes."""
-        given = self.data.get(key, default)
+        given = self.raw(key)
+        given = default if given is None else given
         if given != expected:
             raise self._refuse(key, expected, given)
 
@@ -91,7 +131,7 @@ class Section:
             raise self._refuse(key, expected, given)
 
     def _get(self, key: str, kind: Any, default: Any) -> Any:
-        value = self.data.get(key)
+        value = self.raw(key)
         if value is None:
             if default is _NONE:
                 raise self._refuse(key, "a value", "none")

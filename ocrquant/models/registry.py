@@ -36,11 +36,11 @@ def architecture(config: Mapping[str, Any]) -> str:
         ModelError: It is none that this package runs.
     """
     names = config.get("architectures") or []
-    if len(names) != 1 or names[0] not in FAMILIES:
+    if not isinstance(names, list) or len(names) != 1 or str(names[0]) not in FAMILIES:
         raise ModelError(
             "architectures in config.json",
-            expected=f"one of {', '.join(FAMILIES)}",
-            given=", ".join(map(str, names)) or "none",
+            expected=f"a list with one of {', '.join(FAMILIES)}",
+            given=names or "none",
             fix="take a model of one of these families",
         )
     return str(names[0])

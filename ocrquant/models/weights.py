@@ -13,9 +13,9 @@ from typing import Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from ocrquant.errors import ModelError
+from ocrquant.errors import ModelError, WeightValueError
 from ocrquant.formats import Precision
-from ocrquant.formats.weights import QuantizedWeight
+from ocrquant.formats.weights import FP8Weight, QuantizedWeight
 
 __all__ = ["KV_SCALE_NAMES", "LinearWeight", "MappingSource", "WeightReader", "WeightSource"]
 
@@ -26,6 +26,7 @@ KV_SCALE_NAMES = ("k_scale", "v_scale")
 
 _FIX = "take config and weights of the same model"
 _MOST_NAMES = 5
+_E4M3_NAN = 0x7F  # below its sign bit, so that a larger byte is negative or NaN
 
 
 class WeightSource(Protocol):
@@ -162,6 +163,7 @@ class WeightReader:
             return self._plain(f"{linear}.weight", (out_features, in_features), self.dtype)
         self._claim(f"{linear}.weight")
         _check_shape(f"{linear}.weight", weight.shape, (out_features, in_features))
+        _check_codes(linear, weight)
         return weight
 
     def input_encode_scale(self, linear: str) -> Tensor:
@@ -243,7 +245,11 @@ class WeightReader:
         _check_shape(name, tensor.shape, shape)
         if not tensor.dtype.is_floating_point:
             raise ModelError(name, expected="a float tensor", given=tensor.dtype, fix=_FIX)
-        return tensor.to(self.device, dtype)
+        found = tensor.to(self.device, dtype)
+        # A sum is the fastest look at all of them: NaN and infinity stay what they are.
+        total = found.sum(dtype=torch.float64 if dtype is torch.float64 else torch.float32)
+        _check_values(name, bool(torch.isfinite(total)))
+        return found
 
     def _claim(self, name: str) -> None:
         if name not in self._names:
@@ -252,6 +258,24 @@ class WeightReader:
             fix = "report this: a module is built twice"
             raise ModelError(name, expected="to be taken once", given="taken or ignored before", fix=fix)
         self._taken.add(name)
+
+
+def _check_codes(linear: str, weight: QuantizedWeight) -> None:
+    """Refuses a quantized weight with NaN, infinity, or a scale that no quantizer writes."""
+    if isinstance(weight, FP8Weight):
+        codes, scale = weight.codes.view(torch.uint8), weight.decode_scale
+        is_sound = not bool(((codes & _E4M3_NAN) == _E4M3_NAN).any())
+        is_sound &= bool(((scale >= 0) & (scale < math.inf)).all())
+    else:
+        is_sound = int(weight.block_scale.view(torch.uint8).max()) < _E4M3_NAN
+        is_sound &= 0 < weight.encode_scale.item() < math.inf
+    _check_values(f"{linear}.weight", is_sound)
+
+
+def _check_values(name: str, is_sound: bool) -> None:
+    if not is_sound:
+        fix = "fetch or export the model again"
+        raise WeightValueError(name, expected="finite numbers, and scales > 0", given="others", fix=fix)
 
 
 def _check_shape(name: str, given: Iterable[int], expected: Iterable[int]) -> None:

@@ -89,6 +89,12 @@ def test_own_configs_are_known():
         (("quant_method",), "modelopt"),
         (("quantization_status",), "frozen"),
         (("config_groups",), "nothing"),
+        (("config_groups", "group_0", "format"), "nvfp4-pack-quantized"),
+        (("config_groups", "group_0", "targets"), ["re:("]),
+        (("ignore",), ["re:["]),
+        (("transform_config",), {"config_groups": {"all": {"type": "hadamard", "apply": []}}}),
+        (("sparsity_config",), {"format": "sparse-bitmask"}),
+        (("rotation",), "hadamard"),
     ],
 )
 def test_foreign_schemes_are_refused(path, value):

@@ -1,12 +1,14 @@
 """Every tensor is taken once or left with a reason; what is missing, odd or misshapen is refused by name."""
 
+import math
 from dataclasses import replace
 
 import pytest
 import torch
 
-from ocrquant.errors import ModelError
-from ocrquant.formats import fp8
+from ocrquant.errors import ModelError, WeightValueError
+from ocrquant.formats import fp8, nvfp4
+from ocrquant.formats.nvfp4_scales import global_encode_scale
 from ocrquant.formats.weights import FP8Weight
 from ocrquant.models.registry import build_model
 from ocrquant.models.weights import MappingSource, WeightReader
@@ -180,3 +182,36 @@ def test_a_global_input_scale_is_a_positive_number(value):
     reader = WeightReader(MappingSource({}, input_encode_scales=scales), torch.float32, CPU)
     with pytest.raises(ModelError, match="global scale of the input of a"):
         reader.input_encode_scale("a")
+
+
+def test_weights_that_are_no_numbers_are_refused(tiny):
+    config, tensors = tiny
+    for name, tensor in tensors.items():
+        for value in (math.nan, math.inf):
+            odd = tensor.clone()
+            odd.view(-1)[-1] = value
+            with pytest.raises(WeightValueError, match=name):
+                build(config, {**tensors, name: odd})
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0])
+def test_scales_and_codes_that_no_quantizer_writes_are_refused(tiny, value):
+    config, tensors = tiny
+    linear = "model.language_model.layers.0.mlp.down_proj"
+    tensors = dict(tensors)
+    weight = tensors.pop(f"{linear}.weight")
+    odd = fp8_weight(weight)
+    odd.decode_scale[-1] = value
+    quantized = {linear: odd}
+    with pytest.raises(WeightValueError, match=linear):
+        build(config, tensors, quantized=quantized)
+    odd = fp8_weight(weight)
+    odd.codes.view(torch.uint8)[0, 0] = 0xFF
+    with pytest.raises(WeightValueError, match=linear):
+        build(config, tensors, quantized={linear: odd})
+    # A block scale in E4M3 knows no infinity.
+    for part in ("encode_scale", "block_scale")[: 1 + (value != math.inf)]:
+        packed = nvfp4.quantize(weight.bfloat16(), global_encode_scale(weight.abs().amax()))
+        getattr(packed, part).view(-1)[0] = value
+        with pytest.raises(WeightValueError, match=linear):
+            build(config, tensors, quantized={linear: packed}, input_encode_scales={linear: torch.ones(1)})

@@ -13,7 +13,7 @@ from typing import Any
 
 from ocrquant.models.config import Section
 from ocrquant.models.decoder import NORMED, Build, Decoder, DecoderLayer, Head, embedding_and_head
-from ocrquant.models.families.reading import rope_section, vision_parts
+from ocrquant.models.families.reading import IRRELEVANT_OUTER, axis_sections, rope_section, vision_parts
 from ocrquant.models.layers.attention import Attention
 from ocrquant.models.layers.mlp import Mlp
 from ocrquant.models.layers.norm import RmsNorm
@@ -28,6 +28,13 @@ ARCHITECTURE = "PaddleOCRVLForConditionalGeneration"
 
 PREFIXES = ("model", "model.language_model")
 """Of the decoder, as published, and as the modules are called."""
+
+
+_FIXED = {"compression_ratio": 1.0, "rope_is_neox_style": True, "use_3d_rope": True, "use_rmsnorm": True}
+"""Settings of published files, with the one value that is computed."""
+
+_IRRELEVANT = ("max_sequence_length", "weight_share_add_bias")
+"""Of training; a head with a bias of its own would show among the tensors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +58,8 @@ def build(config: Section, build: Build) -> Decoder:
     reader = build.reader
     text = config.section("text_config") if config.data.get("text_config") else config
     text.require("hidden_act", "silu", "silu")
+    for key, value in _FIXED.items():
+        text.require(key, value, value)
     # All settings before the first tensor: what is not computed here is refused at once.
     settings = _Settings(
         prefix=PREFIXES[reader.has(f"{PREFIXES[1]}.embed_tokens.weight")],
@@ -58,11 +67,17 @@ def build(config: Section, build: Build) -> Decoder:
         inner=text.integer("intermediate_size"),
         bias=text.flag("use_bias", False),
     )
-    tied = config.flag("tie_word_embeddings", True) or text.flag("tie_word_embeddings", True)
+    tied = any([section.flag("tie_word_embeddings", True) for section in (config, text)])
     prefix, spec = settings.prefix, _spec(text)
     hidden, count = spec.hidden, spec.attention.num_layers
     rope, theta = rope_section(text)
-    axes = contiguous_axes(rope.integers("mrope_section", [16, 24, 24]))
+    axes = contiguous_axes(axis_sections(rope, [16, 24, 24]))
+    rope.require("partial_rotary_factor", 1.0, 1.0)
+    rope.require("mrope_interleaved", False, False)
+    rope.finish()
+    if text is not config:
+        text.finish(_IRRELEVANT)
+    config.finish((*_IRRELEVANT, *IRRELEVANT_OUTER))
     rotary = Rotary(build.workspace, inverse_frequencies(theta, spec.attention.head_dim), axes)
 
     def tower(data: Mapping[str, Any], weights: WeightReader) -> VisionTower:

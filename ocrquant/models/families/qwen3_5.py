@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from ocrquant.models.config import Section
 from ocrquant.models.decoder import NORMED, Build, Decoder, DecoderLayer, Head, Mixer, embedding_and_head
-from ocrquant.models.families.reading import rope_section, vision_parts
+from ocrquant.models.families.reading import IRRELEVANT_OUTER, axis_sections, rope_section, vision_parts
 from ocrquant.models.layers.attention import Attention
 from ocrquant.models.layers.gated_delta_net import GatedDeltaNet
 from ocrquant.models.layers.mlp import Mlp
@@ -29,6 +29,13 @@ MTP = "mtp"
 
 _LINEAR, _FULL = "linear_attention", "full_attention"
 _CONV_TAPS = 4
+_ROTARY_PART = 0.25  # the family's default, which files have beside another one in rope_parameters
+
+_IRRELEVANT = (
+    "full_attention_interval",  # layer_types, where it is given, says all
+    "mtp_num_hidden_layers",
+    "mtp_use_dedicated_embeddings",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +58,9 @@ def build(config: Section, build: Build) -> Decoder:
     """
     text = config.section("text_config")
     text.require("hidden_act", "silu", "silu")
+    text.require("attn_output_gate", True, True)
+    text.require("output_gate_type", "swish", "swish")
+    text.require("mamba_ssm_dtype", "float32", "float32")
     kinds = _layer_kinds(text)
     # All settings before the first tensor: what is not computed here is refused at once.
     settings = _Settings(
@@ -60,9 +70,11 @@ def build(config: Section, build: Build) -> Decoder:
         bias=text.flag("attention_bias", False),
     )
     # transformers reads the outer key, vLLM that of the text side: either one makes the weight shared.
-    tied = config.flag("tie_word_embeddings", False) or text.flag("tie_word_embeddings", False)
+    tied = any([section.flag("tie_word_embeddings", False) for section in (config, text)])
     spec = _spec(text, kinds)
     rotary = _rotary(text, build, spec.attention.head_dim)
+    text.finish(_IRRELEVANT)
+    config.finish(IRRELEVANT_OUTER)
     vision, image_token_id = vision_parts(config, build.reader, qwen3_5_tower)
     if vision is not None:
         spec = replace(spec, vision=vision.spec, image_token_id=image_token_id)
@@ -133,8 +145,12 @@ def _spec(text: Section, kinds: list[str]) -> ModelSpec:
 def _rotary(text: Section, build: Build, head_dim: int) -> Rotary:
     rope, theta = rope_section(text)
     rope.require("mrope_interleaved", True, True)
-    factor = rope.number("partial_rotary_factor", text.number("partial_rotary_factor", 0.25))
-    axes = interleaved_axes(rope.integers("mrope_section", [11, 11, 10]))
+    beside = text.number("partial_rotary_factor", _ROTARY_PART)
+    factor = rope.number("partial_rotary_factor", beside)
+    expected = f"{factor}, as in the rotary settings, or none"
+    text.expect(beside in (_ROTARY_PART, factor), "partial_rotary_factor", expected, beside)
+    axes = interleaved_axes(axis_sections(rope, [11, 11, 10]))
+    rope.finish()
     return Rotary(build.workspace, inverse_frequencies(theta, int(head_dim * factor)), axes)
 
 

@@ -82,7 +82,7 @@ def open_processor(folder: Path, prompts: Mapping[str, str] | None = None) -> Pr
     images = image_spec(model_type, *_image_settings(folder))
     _check_vision(folder, config, images.patch_size, images.merge_size)
     image_token_id = _whole(config, "image_token_id", folder)
-    max_positions = _whole(_text_config(config), "max_position_embeddings", folder)
+    max_positions = _whole(_text_config(config, folder), "max_position_embeddings", folder)
     tokenizer = _tokenizer(folder)
     texts = prompts_for(tokenizer.get_vocab(), prompts, model_type=model_type)
     tokens = {text: _prompt_tokens(tokenizer, text, image_token_id) for text in set(texts.values())}
@@ -121,7 +121,8 @@ def _tokenizer(folder: Path) -> Any:
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError) as error:
+    # It reads config.json too, and lets out whatever it stumbles over there.
+    except Exception as error:
         fix = "copy the files of the tokenizer there"
         raise ModelError(folder, expected="a tokenizer", given=error, fix=fix) from error
     if not tokenizer.chat_template:
@@ -145,7 +146,7 @@ def _image_settings(folder: Path) -> tuple[dict[str, Any], Path]:
 
 def _check_vision(folder: Path, config: Mapping[str, Any], patch_size: int, merge_size: int) -> None:
     """Refuses settings that cut other patches than the tower reads."""
-    vision = config.get("vision_config") or {}
+    vision = _section(config, "vision_config", folder)
     for key, given in (("patch_size", patch_size), ("spatial_merge_size", merge_size)):
         expected = vision.get(key, given)
         if expected != given:
@@ -160,7 +161,7 @@ def _check_vision(folder: Path, config: Mapping[str, Any], patch_size: int, merg
 def _eos_ids(folder: Path, config: Mapping[str, Any], tokenizer: Any) -> tuple[int, ...]:
     path = folder / "generation_config.json"
     generation = _read_json(path) if path.is_file() else {}
-    for found in (generation.get("eos_token_id"), _text_config(config).get("eos_token_id")):
+    for found in (generation.get("eos_token_id"), _text_config(config, folder).get("eos_token_id")):
         if found is not None:
             return tuple(found) if isinstance(found, Iterable) else (int(found),)
     if tokenizer.eos_token_id is None:
@@ -169,9 +170,17 @@ def _eos_ids(folder: Path, config: Mapping[str, Any], tokenizer: Any) -> tuple[i
     return (int(tokenizer.eos_token_id),)
 
 
-def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def _text_config(config: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
     """Settings of the decoder: published files of PaddleOCR-VL have them at the top."""
-    return {**config, **(config.get("text_config") or {})}
+    return {**config, **_section(config, "text_config", folder)}
+
+
+def _section(config: Mapping[str, Any], key: str, folder: Path) -> Mapping[str, Any]:
+    section = config.get(key) or {}
+    if not isinstance(section, Mapping):
+        fix = "fetch the file of the model's authors again"
+        raise ModelError(folder / "config.json", expected=f"a section {key}", given=section, fix=fix)
+    return section
 
 
 def _whole(config: Mapping[str, Any], key: str, folder: Path) -> int:

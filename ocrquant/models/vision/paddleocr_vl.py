@@ -23,6 +23,8 @@ NAMES = (("visual.vision_model", "mlp_AR"), ("model.visual.vision_model", "model
 """Tower and projector as published, and as the modules are called."""
 PROJECTOR_EPS = 1e-5
 """Fixed in the code of the family."""
+IRRELEVANT = ("temporal_patch_size", "tokens_per_second")
+"""Read for videos alone: an image is one frame."""
 UNUSED = {
     "head": "pooling head of the tower's own training; no token passes through it",
     "embeddings.packing_position_embedding": "positions of packed training batches; resampled ones are used",
@@ -57,11 +59,10 @@ def paddleocr_vl_tower(config: Mapping[str, Any], reader: WeightReader, out_feat
     prefix, projector = next(
         (names for names in NAMES if reader.has(f"{names[0]}.post_layernorm.weight")), NAMES[0]
     )
-    width, inner, heads = (
-        parts.number(k) for k in ("hidden_size", "intermediate_size", "num_attention_heads")
-    )
+    width, inner = parts.number("hidden_size"), parts.number("intermediate_size")
+    heads = parts.heads("num_attention_heads", width)
     side, merge = parts.number("patch_size"), parts.number("spatial_merge_size")
-    eps = float(vision.get("layer_norm_eps", DEFAULTS["layer_norm_eps"]))
+    eps = parts.eps("layer_norm_eps")
     blocks = []
     for index in range(parts.number("num_hidden_layers")):
         name = f"{prefix}.encoder.layers.{index}"
@@ -83,7 +84,7 @@ def paddleocr_vl_tower(config: Mapping[str, Any], reader: WeightReader, out_feat
     for name, reason in UNUSED.items():
         reader.ignore(f"{prefix}.{name}", reason)
     merged = width * merge**2
-    return VisionTower(
+    tower = VisionTower(
         spec=VisionSpec(patch_size=side, temporal_patch_size=1, merge_size=merge),
         encoder=Encoder(embedding, blocks, heads, parts.gelu()),
         last_norm=parts.norm(f"{prefix}.post_layernorm", width, eps),
@@ -94,3 +95,5 @@ def paddleocr_vl_tower(config: Mapping[str, Any], reader: WeightReader, out_feat
         ),
         tables=GridTables(learned, parts.frequencies(width // heads), merge, in_blocks=False),
     )
+    parts.finish(IRRELEVANT)
+    return tower

@@ -19,6 +19,8 @@ from ocrquant.models.weights import WeightReader
 __all__ = ["qwen3_5_tower"]
 
 PREFIX = "model.visual"
+IRRELEVANT = ("tokens_per_second",)
+"""Read for videos alone."""
 EPS = 1e-6
 """Fixed in the code of the family."""
 DEFAULTS: Mapping[str, Any] = {
@@ -48,7 +50,8 @@ def qwen3_5_tower(config: Mapping[str, Any], reader: WeightReader, prefix: str =
         ModelError: A tensor is missing or of another shape; a setting that the tower does not know.
     """
     parts = VisionReader(reader, config["vision_config"], DEFAULTS)
-    width, inner, heads = (parts.number(k) for k in ("hidden_size", "intermediate_size", "num_heads"))
+    width, inner = parts.number("hidden_size"), parts.number("intermediate_size")
+    heads = parts.heads("num_heads", width)
     side, frames, merge = (
         parts.number(k) for k in ("patch_size", "temporal_patch_size", "spatial_merge_size")
     )
@@ -69,7 +72,7 @@ def qwen3_5_tower(config: Mapping[str, Any], reader: WeightReader, prefix: str =
     embedding = parts.patch_embedding(f"{prefix}.patch_embed.proj", width, patch)
     learned = reader.take(f"{prefix}.pos_embed.weight", (parts.number("num_position_embeddings"), width))
     merged = width * merge**2
-    return VisionTower(
+    tower = VisionTower(
         spec=VisionSpec(patch_size=side, temporal_patch_size=frames, merge_size=merge),
         encoder=Encoder(embedding, blocks, heads, parts.gelu()),
         last_norm=None,
@@ -80,3 +83,5 @@ def qwen3_5_tower(config: Mapping[str, Any], reader: WeightReader, prefix: str =
         ),
         tables=GridTables(learned, parts.frequencies(width // heads), merge, in_blocks=True),
     )
+    parts.finish(IRRELEVANT)
+    return tower

@@ -5,13 +5,14 @@ Knows what a norm, a linear with bias and a patch embedding are stored as; no fa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ocrquant.errors import ModelError
+from ocrquant.models.config import Section
 from ocrquant.models.vision.encoder import Affine, GeluForm, Norm
 from ocrquant.models.weights import WeightReader
 
@@ -32,7 +33,7 @@ class VisionReader:
 
     def __init__(self, reader: WeightReader, config: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
         self.reader = reader
-        self._config = {**defaults, **config}
+        self._config = Section({**defaults, **config}, "vision_config")
 
     def number(self, key: str) -> int:
         """A positive number of the configuration.
@@ -40,7 +41,7 @@ class VisionReader:
         Raises:
             ModelError: It is something else.
         """
-        value = self._config.get(key)
+        value = self._config.raw(key)
         if isinstance(value, list | tuple) and len(set(value)) == 1:
             value = value[0]
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -55,7 +56,7 @@ class VisionReader:
         Raises:
             ModelError: It names something else.
         """
-        name = str(self._config.get("hidden_act"))
+        name = str(self._config.raw("hidden_act"))
         if name not in _GELUS:
             raise ModelError(
                 "vision_config.hidden_act",
@@ -71,15 +72,37 @@ class VisionReader:
         Raises:
             ModelError: Another rotary embedding, or heads that two axes of pairs do not divide.
         """
-        rope: Mapping[str, Any] = self._config.get("rope_parameters") or {}
-        if rope.get("rope_type", "axial") != "axial" or head_dim % 4:
+        has_rope = self._config.raw("rope_parameters")
+        rope = self._config.section("rope_parameters") if has_rope else Section({})
+        rope.choice("rope_type", ("axial",), "axial")
+        theta = rope.number("rope_theta", _DEFAULT_THETA)
+        rope.finish()
+        if head_dim % 4:
             raise ModelError(
                 "vision_config",
-                expected="an axial rotary embedding, and heads of a multiple of 4",
-                given=f"{rope.get('rope_type', 'axial')}, heads {head_dim} wide",
+                expected="heads of a multiple of 4, which two axes of pairs divide",
+                given=f"heads {head_dim} wide",
                 fix="see the supported models",
             )
-        return axial_frequencies(head_dim, float(rope.get("rope_theta", _DEFAULT_THETA)))
+        return axial_frequencies(head_dim, theta)
+
+    def eps(self, key: str) -> float:
+        """A small positive number of the configuration."""
+        return self._config.number(key)
+
+    def heads(self, key: str, width: int) -> int:
+        """Number of attention heads; divides the width.
+
+        Raises:
+            ModelError: It does not.
+        """
+        heads = self.number(key)
+        self._config.expect(width % heads == 0, key, f"a divisor of {width}", heads)
+        return heads
+
+    def finish(self, irrelevant: Collection[str]) -> None:
+        """Refuses a setting that nobody has read; see ``models.config.Section.finish``."""
+        self._config.finish(irrelevant)
 
     def norm(self, name: str, width: int, eps: float) -> Norm:
         """A layer norm by the name of its module."""
