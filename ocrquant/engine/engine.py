@@ -21,7 +21,7 @@ from ocrquant.engine.sampling import SamplingParams
 from ocrquant.engine.scheduler import Scheduler
 from ocrquant.engine.text import TextStream
 from ocrquant.engine.vocabulary import Vocabulary
-from ocrquant.errors import PageSizeError, RequestError
+from ocrquant.errors import EngineError, PageSizeError, RequestError
 
 __all__ = ["Engine", "StepStatistics"]
 
@@ -58,8 +58,8 @@ class Engine:
 
     Args:
         config: What there is room for; the runner's buffers are of the same one.
-        runner: Computes steps. Should it raise, the requests of that step are in no known state: make a new
-            engine.
+        runner: Computes steps. Should it raise, or a signal end a step, then the requests of that step are in
+            no known state, and the engine takes no more: make a new one.
         end_ids: Tokens that end an answer.
         vocabulary: Bytes of tokens; None gives tokens without text.
 
@@ -86,6 +86,7 @@ class Engine:
         self._live: dict[str, Request] = {}
         self._outputs: list[RequestOutput] = []
         self._num_submitted = 0
+        self._failure: BaseException | None = None
 
     @property
     def has_work(self) -> bool:
@@ -107,8 +108,10 @@ class Engine:
             QueueFullError: Too many wait already.
             PageSizeError: The prompt leaves no room for an answer in the longest sequence.
             RequestError: The request would not fit even alone, or does not suit the engine.
+            EngineError: A step has failed.
         """
-        name = str(self._num_submitted) if request_id is None else request_id
+        self._refuse_after_failure()
+        name = self._free_name() if request_id is None else request_id
         limit = self._check(name, prompt, sampling)
         vocabulary = self._postprocessor.vocabulary
         stream = TextStream(sampling.stop, strip_space=vocabulary is not None and vocabulary.strip_space)
@@ -135,7 +138,20 @@ class Engine:
         return True
 
     def step(self) -> list[RequestOutput]:
-        """Computes one step; gives what it brought to each request that sampled a token or is over."""
+        """Computes one step; gives what it brought to each request that sampled a token or is over.
+
+        Raises:
+            EngineError: An earlier step has failed.
+        """
+        self._refuse_after_failure()
+        try:
+            return self._step()
+        except BaseException as error:
+            # States may have moved on and counts not: another step would give wrong text.
+            self._failure = error
+            raise
+
+    def _step(self) -> list[RequestOutput]:
         outputs, self._outputs = self._outputs, []
         began = time.perf_counter_ns()
         preemptions, hits = self.scheduler.num_preemptions, self._num_hits()
@@ -184,9 +200,27 @@ class Engine:
             assert request.holding is None, f"request {request.id} waits with pages"
             assert request.num_computed == 0, f"request {request.id} waits and counts as computed"
 
+    def _refuse_after_failure(self) -> None:
+        if self._failure is not None:
+            raise EngineError(
+                "engine",
+                expected="no step that failed",
+                given=f"{type(self._failure).__name__} in an earlier one",
+                fix="make a new engine and submit its requests again",
+            ) from self._failure
+
+    def _free_name(self) -> str:
+        """The number of a submission; with a mark where a caller has taken it as a name."""
+        name = str(self._num_submitted)
+        while name in self._live:
+            name += "+"
+        return name
+
     def _check(self, name: str, prompt: Prompt, sampling: SamplingParams) -> int:
         """Most tokens of the answer, if the request can be served at all."""
         config = self.config
+        if not isinstance(name, str):
+            raise RequestError("request_id", expected="a string", given=repr(name))
         if name in self._live:
             raise RequestError(f"request {name}", expected="a name that no live request has", given=name)
         if len(prompt.positions) != config.position_axes:
@@ -195,6 +229,7 @@ class Engine:
         if sampling.stop and self._postprocessor.vocabulary is None:
             fix = "give the engine a vocabulary"
             raise RequestError(f"request {name}", expected="no stop strings without text", fix=fix)
+        self._runner.check(prompt)
         limit = min(sampling.max_tokens, config.max_positions - len(prompt))
         if limit < 1:
             raise PageSizeError(

@@ -45,6 +45,10 @@ DEFAULT_LENGTH = 4096
 """Longest sequence where the model could take more and nobody asks for it."""
 MIN_STEP_TOKENS = 512
 
+_COUNTS = ("max_requests", "max_length", "max_step_tokens", "page_size", "num_pages", "queue_limit")
+_OPTIONAL = frozenset({"max_length", "max_step_tokens", "num_pages"})
+_MOST = 2**31 - 1  # what an int32 of a step can say
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeSettings:
@@ -65,6 +69,9 @@ class RuntimeSettings:
         policy: Which waiting page enters first.
         queue_limit: Most waiting pages.
         prompts: Instructions by kind of page in place of the model's own.
+
+    Raises:
+        EngineError: A setting is out of range; names it.
     """
 
     max_requests: int = 8
@@ -80,6 +87,21 @@ class RuntimeSettings:
     policy: Policy = "fcfs"
     queue_limit: int = 1024
     prompts: Mapping[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        for name in _COUNTS:
+            value = getattr(self, name)
+            is_default = value is None and name in _OPTIONAL
+            if not is_default and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise _refused(name, "a whole number of at least 1", value)
+            if not is_default and value > _MOST:
+                raise _refused(name, f"at most {_MOST}", value)
+        for name, allowed in (("activations", Activations), ("state", StateKind), ("policy", Policy)):
+            value = getattr(self, name)
+            if value not in get_args(allowed):
+                raise _refused(name, " or ".join(get_args(allowed)), value)
+        if not isinstance(self.dtype, str) or self.dtype not in DTYPES:
+            raise _refused("dtype", f"one of {', '.join(DTYPES)}", self.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +156,7 @@ def make_runtime(folder: Path, weights: StoredWeights, settings: RuntimeSettings
     settings = settings or RuntimeSettings()
     _check_choice("state", settings.state, get_args(StateKind))
     _check_choice("activations", settings.activations, get_args(Activations))
-    dtype, place = _dtype(settings.dtype), _place(settings.device)
+    dtype, place = DTYPES[settings.dtype], _place(settings.device)
     config = read_config(folder)
     architecture(config)  # before the tokenizer, whose errors say less
     processor = open_processor(folder, settings.prompts)
@@ -186,28 +208,26 @@ def _check_choice(field: str, given: str, known: tuple[str, ...]) -> None:
         )
 
 
-def _dtype(name: str) -> torch.dtype:
-    if name not in DTYPES:
-        expected = f"one of {', '.join(DTYPES)}"
-        raise EngineError("engine.dtype", expected=expected, given=name, fix="correct the setting")
-    return DTYPES[name]
+def _refused(name: str, expected: str, given: object) -> EngineError:
+    return EngineError(f"engine.{name}", expected=expected, given=given, fix="correct the setting")
 
 
 def _place(name: str) -> torch.device:
+    fix = "name a device that is there"
     try:
         place = torch.device(name)
         torch.empty(0, device=place)
-    except (RuntimeError, AssertionError) as error:
-        fix = "name a device that is there"
+    except (RuntimeError, AssertionError, TypeError) as error:
         raise EngineError("engine.device", expected="cpu or cuda:N", given=error, fix=fix) from error
+    if place.type not in ("cpu", "cuda"):
+        raise EngineError("engine.device", expected="cpu or cuda:N", given=name, fix=fix)
     return place
 
 
 def _length(settings: RuntimeSettings, most: int) -> int:
     length = settings.max_length or min(most, DEFAULT_LENGTH)
     if not 1 <= length <= most:
-        expected = f"1 to {most}, the context of the model"
-        raise EngineError("engine.max_length", expected=expected, given=length, fix="correct the setting")
+        raise _refused("max_length", f"1 to {most}, the context of the model", length)
     return length
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ocrquant.engine.pools import Copies
+from ocrquant.engine.prompt import Prompt
 from ocrquant.engine.request import Request
 
 __all__ = ["Chunk", "Plan", "PlanShape", "Restore", "Runner", "Sampled", "Snapshot", "Tables", "Window"]
@@ -208,6 +209,14 @@ class Runner(Protocol):
     @property
     def page_bytes(self) -> int:
         """Memory of one page of every paged cache, all layers."""
+        ...
+
+    def check(self, prompt: Prompt) -> None:
+        """Refuses a prompt that could not be computed, before it shares a step with others.
+
+        Raises:
+            RequestError: Its tokens or images are not of the model; names what is wrong.
+        """
         ...
 
     def run(self, plan: Plan) -> Sampled:

@@ -65,6 +65,9 @@ class Prompt:
     images: tuple[PromptImage, ...] = ()
 
     def __post_init__(self) -> None:
+        for name, array in (("tokens", self.tokens), ("positions", self.positions)):
+            if not isinstance(array, np.ndarray):
+                raise _refused(f"prompt.{name}", "an int32 array", type(array).__name__)
         if self.tokens.ndim != 1 or len(self.tokens) == 0 or self.tokens.dtype != np.int32:
             given = f"{self.tokens.dtype} {list(self.tokens.shape)}"
             raise _refused("prompt.tokens", "int32 [L] with at least one token", given)

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,8 +20,10 @@ from ocrquant.engine.device import Device
 from ocrquant.engine.metadata import StepBuilder, StepInputs
 from ocrquant.engine.plan import Plan, PlanShape, Sampled, Snapshot
 from ocrquant.engine.pools import Copies
+from ocrquant.engine.prompt import Prompt
 from ocrquant.engine.request import Request
 from ocrquant.engine.state import StatePool, StateSnapshot
+from ocrquant.errors import RequestError
 from ocrquant.kernels.sample import sample
 from ocrquant.models import Caches, Model
 from ocrquant.models.processing import PixelTable
@@ -93,6 +96,29 @@ class ModelRunner:
     def is_native(self) -> bool:
         """Whether compiled kernels compute, so that no result depends on what else is in a step."""
         return self._device.can_capture
+
+    def check(self, prompt: Prompt) -> None:
+        """See `engine.plan.Runner`."""
+        spec = self._model.spec
+        if int(prompt.tokens.min()) < 0 or int(prompt.tokens.max()) >= spec.vocab:
+            given = f"{prompt.tokens.min()} to {prompt.tokens.max()}"
+            raise _refused("prompt.tokens", f"tokens from 0 to {spec.vocab - 1}", given)
+        if not prompt.images:
+            return
+        if self._pixels is None or spec.vision is None:
+            raise _refused("prompt.images", "none, for a model of text alone", len(prompt.images))
+        values, merge = self._pixels.spec.frame_values, spec.vision.merge_size
+        for number, image in enumerate(prompt.images):
+            name = f"prompt.images[{number}]"
+            frames, rows, columns = image.grid
+            if min(image.grid) < 1 or rows % merge or columns % merge:
+                raise _refused(name, f"a grid with sides in multiples of {merge}", image.grid)
+            count = frames * rows * columns
+            if image.num_tokens * merge**2 != count:
+                raise _refused(name, f"{count // merge**2} tokens for grid {image.grid}", image.num_tokens)
+            kind = getattr(image.pixels, "shape", None), getattr(image.pixels, "dtype", None)
+            if kind != ((count, values), np.uint8):
+                raise _refused(name, f"patches uint8 [{count}, {values}]", kind)
 
     def run(self, plan: Plan) -> Sampled:
         """See `engine.plan.Runner`."""
@@ -213,6 +239,11 @@ class ModelRunner:
             if last > first:
                 self._image_rows[begin : begin + last - first] = self._images[chunk.request][first:last]
                 begin += last - first
+
+
+def _refused(thing: str, expected: str, given: object) -> RequestError:
+    fix = "take the prompt from the model's own processor"
+    return RequestError(thing, expected=expected, given=given, fix=fix)
 
 
 class _NoState:

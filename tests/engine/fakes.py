@@ -86,6 +86,9 @@ class FakeRunner:
         self.steps: list = []
         self.copied = self.snapshots = self.restored = self.encoded = 0
 
+    def check(self, prompt):
+        pass
+
     def _noise(self, count):
         return self.rng.integers(0, 1 << 60, count)
 

@@ -10,7 +10,7 @@ from ocrquant.engine.engine import Engine
 from ocrquant.engine.prompt import text_prompt
 from ocrquant.engine.request import FinishReason
 from ocrquant.engine.sampling import SamplingParams
-from ocrquant.errors import PageSizeError, QueueFullError, RequestError
+from ocrquant.errors import EngineError, PageSizeError, QueueFullError, RequestError
 from tests.engine.fakes import END, PIECES, FakeRunner, document_prompt, expected_answer
 
 ROOMY = {"max_positions": 128, "num_pages": 400, "page_size": 4, "max_requests": 8, "max_step_tokens": 32}
@@ -472,3 +472,33 @@ def test_statistics_of_a_step():
     engine.submit(prompt, SamplingParams(max_tokens=4, ignore_eos=True))
     engine.step()
     assert (engine.last_step.num_prefix_hits, engine.last_step.shape.prefill_rows) == (1, 1)
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_after_a_failed_step_an_engine_takes_no_more(error, monkeypatch):
+    engine, runner = make_engine()
+    (prompt, sampling), *_ = requests(1)
+    engine.submit(prompt, sampling, "a")
+
+    def failing(plan):
+        FakeRunner.run(runner, plan)  # states have moved on
+        raise error("in the middle")
+
+    monkeypatch.setattr(runner, "run", failing)
+    with pytest.raises(error):
+        engine.step()
+    monkeypatch.undo()
+    for go_on in (engine.step, lambda: engine.submit(prompt, sampling)):
+        with pytest.raises(EngineError, match=f"no step that failed, got {error.__name__}"):
+            go_on()
+    assert engine.cancel("a")
+
+
+def test_a_made_name_avoids_those_that_callers_chose():
+    engine, _ = make_engine()
+    (prompt, sampling), *_ = requests(1)
+    names = [engine.submit(prompt, sampling, "1"), *(engine.submit(prompt, sampling) for _ in range(2))]
+    assert len(set(names)) == 3
+    assert run_checked(engine).keys() == set(names)
+    with pytest.raises(RequestError, match="request_id"):
+        engine.submit(prompt, sampling, 5)

@@ -57,6 +57,17 @@ def test_what_follows_from_the_settings():
         ({"max_tokens": 0}, "sampling.max_tokens"),
         ({"stop": "abc"}, "sampling.stop"),
         ({"stop": ("a", "")}, "sampling.stop"),
+        ({"stop": 5}, "sampling.stop"),
+        ({"temperature": "1"}, "sampling.temperature"),
+        ({"temperature": 1e39}, "sampling.temperature"),
+        ({"temperature": True}, "sampling.temperature"),
+        ({"top_p": None}, "sampling.top_p"),
+        ({"top_p": float("nan")}, "sampling.top_p"),
+        ({"seed": 1.5}, "sampling.seed"),
+        ({"max_tokens": 1.5}, "sampling.max_tokens"),
+        ({"max_tokens": float("inf")}, "sampling.max_tokens"),
+        ({"max_tokens": True}, "sampling.max_tokens"),
+        ({"stop_at_loop": "no"}, "sampling.stop_at_loop"),
     ],
 )
 def test_sampling_out_of_range_is_refused_by_name(settings, match):

@@ -130,3 +130,11 @@ def test_what_is_switched_off_or_of_no_account_passes():
     config["text_config"] |= text
     with pytest.raises(ModelError, match="missing tensor"):
         build(config)
+
+
+def test_settings_of_linear_attention_are_of_no_account_without_it():
+    config = reference.qwen3_5_config().to_dict()
+    del config["vision_config"]
+    config["text_config"] |= {"num_hidden_layers": 1, "layer_types": ["full_attention"]}
+    with pytest.raises(ModelError, match="missing tensor"):
+        build(config)

@@ -36,6 +36,14 @@ _IRRELEVANT = (
     "mtp_num_hidden_layers",
     "mtp_use_dedicated_embeddings",
 )
+_OF_LINEAR = (
+    "linear_conv_kernel_dim",
+    "linear_key_head_dim",
+    "linear_num_key_heads",
+    "linear_num_value_heads",
+    "linear_value_head_dim",
+)
+"""Keys that say nothing where no layer is linear attention."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +81,7 @@ def build(config: Section, build: Build) -> Decoder:
     tied = any([section.flag("tie_word_embeddings", False) for section in (config, text)])
     spec = _spec(text, kinds)
     rotary = _rotary(text, build, spec.attention.head_dim)
-    text.finish(_IRRELEVANT)
+    text.finish(_IRRELEVANT if _LINEAR in kinds else (*_IRRELEVANT, *_OF_LINEAR))
     config.finish(IRRELEVANT_OUTER)
     vision, image_token_id = vision_parts(config, build.reader, qwen3_5_tower)
     if vision is not None:

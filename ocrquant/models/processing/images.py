@@ -61,6 +61,11 @@ class ImageSpec:
         return self.patch_size * self.merge_size
 
     @property
+    def frame_values(self) -> int:
+        """Values of a patch as `patches` cuts it: channels, rows, columns."""
+        return CHANNELS * self.patch_size**2
+
+    @property
     def patch_values(self) -> int:
         """Values of a patch as the tower reads it: channels, frames, rows, columns."""
         return CHANNELS * self.temporal_patch_size * self.patch_size**2
