@@ -18,7 +18,7 @@ from ocrquant import env
 from ocrquant.errors import DeviceError
 from ocrquant.kernels.extension import extension, extension_state, missing_reason
 
-__all__ = ["Choice", "choices", "count_launches", "use_native"]
+__all__ = ["Choice", "choices", "count_launches", "obstacle_to_native", "use_native"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +74,8 @@ def use_native(op: str, activation: Tensor, dtypes: tuple[torch.dtype, ...] = (t
 
 
 def _choose(op: str, activation: Tensor, dtypes: tuple[torch.dtype, ...]) -> Choice:
-    forced = env.kernels()
-    obstacle = _obstacle(activation, dtypes) if forced != "reference" else "OCRQUANT_KERNELS=reference"
-    if obstacle and forced == "native":
+    obstacle = obstacle_to_native(activation.device, activation.dtype, dtypes)
+    if obstacle and env.kernels() == "native":
         raise DeviceError(
             f"op {op} with OCRQUANT_KERNELS=native",
             expected=f"the extension, and {' or '.join(map(str, dtypes))} on a CPU",
@@ -86,9 +85,12 @@ def _choose(op: str, activation: Tensor, dtypes: tuple[torch.dtype, ...]) -> Cho
     return Choice(op, "reference" if obstacle else "native", obstacle or "CPU and dtype supported")
 
 
-def _obstacle(activation: Tensor, dtypes: tuple[torch.dtype, ...]) -> str:
-    if activation.device.type != "cpu":
-        return f"device {activation.device}"
-    if activation.dtype not in dtypes:
-        return f"dtype {activation.dtype}"
+def obstacle_to_native(device: torch.device, dtype: torch.dtype, dtypes: tuple[torch.dtype, ...]) -> str:
+    """Why a native implementation that takes `dtypes` does not run; empty where it does."""
+    if env.kernels() == "reference":
+        return "OCRQUANT_KERNELS=reference"
+    if device.type != "cpu":
+        return f"device {device}"
+    if dtype not in dtypes:
+        return f"dtype {dtype}"
     return "" if extension() is not None else missing_reason()

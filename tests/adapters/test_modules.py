@@ -11,12 +11,10 @@ from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5GatedDeltaNet, Q
 
 from ocrquant.adapters import load_model
 from ocrquant.adapters.qwen3_5_modules import LeanGatedDeltaNet, LeanPatchEmbed, use_lean_modules
-from ocrquant.kernels.library import load
+from tests.kernels.producing import needs_native
 
 LAYER = "model.language_model.layers.1.linear_attn"
 TOLERANCE = 1e-6
-
-needs_compiler = pytest.mark.skipif(load("gated_delta_state").handle is None, reason="needs a C++ compiler")
 
 
 @pytest.fixture
@@ -38,13 +36,13 @@ def hidden(batch=3, length=70):
     return torch.randn(batch, length, 64)
 
 
-@needs_compiler
+@needs_native
 def test_modules_are_switched(document_model):
     assert type(document_model.module(LAYER)) is LeanGatedDeltaNet
     assert type(document_model.module("model.visual.patch_embed")) is LeanPatchEmbed
 
 
-def test_without_a_compiler_the_recurrence_stays(tiny_model_folder, monkeypatch):
+def test_without_the_extension_the_recurrence_stays(tiny_model_folder, monkeypatch):
     monkeypatch.setattr("ocrquant.adapters.qwen3_5_modules.supported", lambda *_: False)
     plain = load_model(tiny_model_folder, dtype=torch.float32)
     assert type(plain.module(LAYER)) is Qwen3_5GatedDeltaNet

@@ -29,26 +29,28 @@ inline void store_turn(const Turn& turn, uint16_t* to) {
     }
 }
 
-// y[i] = f(a[i], b[i], ...), rounded to bf16; inputs are bf16 or float32. y may be one of the inputs.
-template <class Function, class... In>
-inline void map(uint16_t* y, int64_t count, Function f, const In*... in) {
+inline void store_turn(const Turn& turn, float* to) { std::memcpy(to, turn.v, sizeof(turn.v)); }
+
+// y[i] = f(a[i], b[i], ...), rounded where y is bf16; inputs are bf16 or float32. y may be one of the inputs.
+template <class Out, class Function, class... In>
+inline void map(Out* y, int64_t count, Function f, const In*... in) {
     int64_t i = 0;
     for (; i + TURN <= count; i += TURN) store_turn(f(load_turn(in + i)...), y + i);
     if (i == count) return;
-    uint16_t tail[TURN];
+    Out tail[TURN];
     store_turn(f(load_turn(Padded<In>(in + i, count - i).values)...), tail);
-    std::memcpy(y + i, tail, size_t(count - i) * sizeof(uint16_t));
+    std::memcpy(y + i, tail, size_t(count - i) * sizeof(Out));
 }
 
-// Sum of f(x[i]), element i in lane i % 32; then halves are added. The order depends on count alone.
-template <class Function>
-inline float sum(const uint16_t* x, int64_t count, Function f) {
+// Sum of f(a[i], b[i], ...), element i in lane i % 32; then halves are added. The order depends on count alone.
+template <class Function, class... In>
+inline float sum(int64_t count, Function f, const In*... in) {
     Turn lanes = turn_of(0.0f);
     int64_t i = 0;
-    for (; i + TURN <= count; i += TURN) lanes = lanes + f(load_turn(x + i));
+    for (; i + TURN <= count; i += TURN) lanes = lanes + f(load_turn(in + i)...);
     if (i < count) {
-        // f(0) may be anything: what lies beyond the row does not count.
-        Turn part = f(load_turn(Padded<uint16_t>(x + i, count - i).values));
+        // f(0, ...) may be anything: what lies beyond the row does not count.
+        Turn part = f(load_turn(Padded<In>(in + i, count - i).values)...);
         std::memset(reinterpret_cast<float*>(&part) + (count - i), 0, size_t(TURN - (count - i)) * sizeof(float));
         lanes = lanes + part;
     }
@@ -57,8 +59,9 @@ inline float sum(const uint16_t* x, int64_t count, Function f) {
 }
 
 // 1 / sqrt(mean x^2 + eps), both operations correctly rounded.
-inline float inverse_rms(const uint16_t* x, int64_t count, float eps) {
-    const float squares = sum(x, count, [](Turn v) { return v * v; });
+template <class Element>
+inline float inverse_rms(const Element* x, int64_t count, float eps) {
+    const float squares = sum(count, [](Turn v) { return v * v; }, x);
     return 1.0f / __builtin_sqrtf(squares / float(count) + eps);
 }
 

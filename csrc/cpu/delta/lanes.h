@@ -30,6 +30,14 @@ inline Lanes load(const float* from) {
 
 inline void store(float* to, Lanes x) { std::memcpy(to, &x, sizeof(x)); }
 
+// x in a register: GCC would load it again for each product that takes it, and loads are what such a loop waits for.
+inline Lanes held(Lanes x) {
+#if defined(__x86_64__)
+    asm("" : "+x"(x));
+#endif
+    return x;
+}
+
 inline float total(Lanes x) {
     float parts[LANES];
     store(parts, x);
@@ -37,6 +45,25 @@ inline float total(Lanes x) {
         for (int64_t i = 0; i < width; ++i) parts[i] += parts[i + width];
     }
     return parts[0];
+}
+
+// to[j] += total(x[j])
+inline void add_totals(const Lanes (&x)[4], float* to) {
+#if defined(OCRQUANT_WITH_AVX512) || defined(OCRQUANT_WITH_AVX2)
+    __m256 half[4];
+    for (int j = 0; j < 4; ++j) {
+#if defined(OCRQUANT_WITH_AVX512)
+        half[j] = _mm256_add_ps(_mm512_castps512_ps256((__m512)x[j]), _mm512_extractf32x8_ps((__m512)x[j], 1));
+#else
+        half[j] = (__m256)x[j];
+#endif
+    }
+    const __m256 sums = _mm256_hadd_ps(_mm256_hadd_ps(half[0], half[1]), _mm256_hadd_ps(half[2], half[3]));
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps(sums, 1));
+    _mm_storeu_ps(to, _mm_add_ps(_mm_loadu_ps(to), four));
+#else
+    for (int j = 0; j < 4; ++j) to[j] += total(x[j]);
+#endif
 }
 
 inline float dot(const float* a, const float* b, int64_t count) {

@@ -13,23 +13,26 @@ namespace ocrquant::OCRQUANT_ISA::delta {
 // Rows of the state that are worked on together, so that what all of them need stays in registers for longer.
 constexpr int64_t TOGETHER = 4;
 
-// hk = S^T k and hq = S^T q, [V] each. The factors are copied first: the compiler cannot know that stores miss them.
-inline void read_state(const float* state, int64_t key_dim, int64_t value_dim, const float* k, const float* q, float* hk,
-                       float* hq) {
-    for (int64_t v = 0; v < value_dim; ++v) hk[v] = hq[v] = 0.f;
+// h[n] = S^T x[n], [V] each, for N vectors at once.
+template <int N>
+inline void read_state(const float* state, int64_t key_dim, int64_t value_dim, const float* const (&x)[N],
+                       float* const (&h)[N]) {
+    for (int n = 0; n < N; ++n) memset(h[n], 0, size_t(value_dim) * sizeof(float));
     for (int64_t i = 0; i < key_dim; i += TOGETHER) {
         const float* rows = state + i * value_dim;
-        Lanes keys[TOGETHER], queries[TOGETHER];
-        for (int64_t j = 0; j < TOGETHER; ++j) keys[j] = all(k[i + j]), queries[j] = all(q[i + j]);
+        // Held here: as far as the compiler can see, a store to h could change x.
+        Lanes factors[N][TOGETHER];
+        for (int n = 0; n < N; ++n) {
+            for (int64_t j = 0; j < TOGETHER; ++j) factors[n][j] = all(x[n][i + j]);
+        }
         for (int64_t v = 0; v < value_dim; v += LANES) {
-            Lanes sum_k = load(hk + v), sum_q = load(hq + v);
+            Lanes sums[N];
+            for (int n = 0; n < N; ++n) sums[n] = load(h[n] + v);
             for (int64_t j = 0; j < TOGETHER; ++j) {
-                const Lanes s = load(rows + j * value_dim + v);
-                sum_k = fma(keys[j], s, sum_k);
-                sum_q = fma(queries[j], s, sum_q);
+                const Lanes s = held(load(rows + j * value_dim + v));
+                for (int n = 0; n < N; ++n) sums[n] = fma(factors[n][j], s, sums[n]);
             }
-            store(hk + v, sum_k);
-            store(hq + v, sum_q);
+            for (int n = 0; n < N; ++n) store(h[n] + v, sums[n]);
         }
     }
 }
@@ -39,8 +42,7 @@ inline void update_state(const float* from, float* to, int64_t key_dim, int64_t 
                          const float* u) {
     const Lanes factor = all(decay);
     for (int64_t i = 0; i < key_dim; i += TOGETHER) {
-        Lanes keys[TOGETHER];
-        for (int64_t j = 0; j < TOGETHER; ++j) keys[j] = all(k[i + j]);
+        const Lanes keys[TOGETHER] = {all(k[i]), all(k[i + 1]), all(k[i + 2]), all(k[i + 3])};
         for (int64_t v = 0; v < value_dim; v += LANES) {
             const Lanes written = load(u + v);
             for (int64_t j = 0; j < TOGETHER; ++j) {
@@ -51,9 +53,10 @@ inline void update_state(const float* from, float* to, int64_t key_dim, int64_t 
     }
 }
 
-// u = beta (v - read)
-inline void written_value(const uint16_t* v, float beta, const float* read, int64_t count, float* u) {
-    for (int64_t i = 0; i < count; ++i) u[i] = beta * (from_bf16(v[i]) - read[i]);
+// u = beta (v - read); v is bf16 or fp32.
+template <class Value>
+inline void written_value(const Value* v, float beta, const float* read, int64_t count, float* u) {
+    for (int64_t i = 0; i < count; ++i) u[i] = beta * (as_float(v[i]) - read[i]);
 }
 
 // to = scale * x
@@ -70,23 +73,30 @@ inline void write_bf16(const float* from, int64_t count, uint16_t* to) {
     for (int64_t i = 0; i < count; ++i) to[i] = to_bf16(from[i]);
 }
 
+// The whole token with its terms at hand: k, q [K], v [V]. Leaves the output in `out` and u in `u`, and uses hk, [V] each.
+template <class Value>
+inline void advance(const float* from, float* to, int64_t key_dim, int64_t value_dim, float decay, float beta,
+                    const float* k, const float* q, const Value* v, float* hk, float* out, float* u) {
+    read_state<2>(from, key_dim, value_dim, {k, q}, {hk, out});
+    scaled(hk, decay, value_dim, hk);
+    written_value(v, beta, hk, value_dim, u);
+    scaled(out, decay, value_dim, out);
+    add_scaled(u, dot(k, q, key_dim), value_dim, out);
+    update_state(from, to, key_dim, value_dim, decay, k, u);
+}
+
 // Scratch of `step`, in floats.
 inline int64_t step_floats(int64_t key_dim, int64_t value_dim) { return 2 * key_dim + 3 * value_dim; }
 
 inline void step(const DeltaRows& rows, int64_t row, int64_t head, const float* from, float* to, float* space) {
     const int64_t key_dim = rows.key_dim, value_dim = rows.value_dim;
-    float *k = space, *q = k + key_dim, *hk = q + key_dim, *hq = hk + value_dim, *u = hq + value_dim;
+    float *k = space, *q = k + key_dim, *hk = q + key_dim, *out = hk + value_dim, *u = out + value_dim;
     key_of(rows, row, head, k);
     query_of(rows, row, head, q);
     const Gates gates = gates_of(rows, row, head);
-    const float decay = expf(gates.log_gate);
-    read_state(from, key_dim, value_dim, k, q, hk, hq);
-    scaled(hk, decay, value_dim, hk);
-    written_value(value_of(rows, row, head), gates.beta, hk, value_dim, u);
-    scaled(hq, decay, value_dim, hq);
-    add_scaled(u, dot(k, q, key_dim), value_dim, hq);
-    write_bf16(hq, value_dim, out_of(rows, row, head));
-    update_state(from, to, key_dim, value_dim, decay, k, u);
+    const uint16_t* const v = value_of(rows, row, head);
+    advance(from, to, key_dim, value_dim, expf(gates.log_gate), gates.beta, k, q, v, hk, out, u);
+    write_bf16(out, value_dim, out_of(rows, row, head));
 }
 
 }  // namespace ocrquant::OCRQUANT_ISA::delta

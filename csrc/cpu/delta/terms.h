@@ -24,8 +24,13 @@ inline Gates gates_of(const DeltaRows& rows, int64_t row, int64_t head) {
     return {-expf(rows.a_log[head]) * softplus, from_bf16(to_bf16(1.f / (1.f + expf(-b))))};
 }
 
-inline void normalise(const uint16_t* from, int64_t count, float scale, float* to) {
-    for (int64_t i = 0; i < count; ++i) to[i] = from_bf16(from[i]);
+inline float as_float(uint16_t bits) { return from_bf16(bits); }
+inline float as_float(float x) { return x; }
+
+// Elements are bf16 or fp32.
+template <class Element>
+inline void normalise(const Element* from, int64_t count, float scale, float* to) {
+    for (int64_t i = 0; i < count; ++i) to[i] = as_float(from[i]);
     const float factor = scale / sqrtf(dot(to, to, count) + EPSILON);
     for (int64_t i = 0; i < count; ++i) to[i] *= factor;
 }
@@ -57,10 +62,13 @@ inline void zero_rows(const DeltaRows& rows, int64_t first, int64_t count, int64
     }
 }
 
-// Whether waking threads costs more than the work: less than about 40 us on one core.
+// Passes over a state by one token, counted in its elements, below which waking threads costs more than the work: about 40 us
+// on one core.
+constexpr int64_t SERIAL_STATE_ELEMENTS = 200000;
+
 inline bool is_small(const DeltaRows& rows) {
     const int64_t count = rows.q_start[rows.requests] - rows.q_start[0];
-    return count * rows.heads * rows.key_dim * rows.value_dim < 200000;
+    return count * rows.heads * rows.key_dim * rows.value_dim < SERIAL_STATE_ELEMENTS;
 }
 
 // body(request, head) for every request with rows; padding is written by the caller of `body`.

@@ -75,7 +75,7 @@ void read_past(const ReplayRowsArgs& args, const float* state, const Records& re
                Window& w, float* dots) {
     const int64_t k = args.rows.key_dim, v = args.rows.value_dim, width = w.padded;
     if (w.count == 1) {
-        read_state(state, k, v, w.x, w.x + k, w.hx, w.hx + v);
+        read_state<2>(state, k, v, {w.x, w.x + k}, {w.hx, w.hx + v});
     } else {
         accumulate({w.hx, v, 2 * w.count, v, Start::zero, 0.f, w.x, k, 1, state, v, k});
     }

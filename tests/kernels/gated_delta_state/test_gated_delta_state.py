@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from ocrquant.kernels.gated_delta_state import cpu as wrapper
+from ocrquant.errors import ShapeError
 from ocrquant.kernels.gated_delta_state import gated_delta_state, supported
 from ocrquant.kernels.gated_delta_state.reference import gated_delta_state_reference
-from ocrquant.kernels.library import load
+from tests.kernels.producing import ISAS, instruction_set, needs_native, threads
 
-pytestmark = pytest.mark.skipif(load(wrapper.NAME).handle is None, reason="needs a C++ compiler")
+pytestmark = needs_native
 
 KEY_HEADS, HEADS = 2, 4
 
@@ -84,19 +84,44 @@ def test_what_is_not_finite_stays_visible(value: float) -> None:
     assert not torch.isfinite(gated_delta_state(*arguments, KEY_HEADS)).all()
 
 
+@pytest.mark.parametrize("isa", ISAS)
+def test_every_build(isa: str) -> None:
+    found, wanted = inputs(2, 5, 64), inputs(2, 5, 64)
+    with instruction_set(isa):
+        out = gated_delta_state(*found, KEY_HEADS)
+    assert (out - gated_delta_state_reference(*wanted, KEY_HEADS)).abs().max() < 2e-6
+    assert (found[3] - wanted[3]).abs().max() < 2e-6
+
+
+def test_bits_do_not_depend_on_threads_or_on_other_sequences() -> None:
+    together, alone = inputs(3, 40, 64), inputs(3, 40, 64)
+    with threads(2):
+        out = gated_delta_state(*together, KEY_HEADS)
+    for b in range(3):
+        assert torch.equal(gated_delta_state(*(x[b : b + 1] for x in alone), KEY_HEADS), out[b : b + 1])
+    assert torch.equal(together[3], alone[3])
+
+
 def test_other_sizes_go_to_the_reference() -> None:
     cpu = torch.device("cpu")
     assert supported(cpu, torch.bfloat16, 64, 64)
     assert not supported(cpu, torch.float16, 64, 64)
-    assert not supported(cpu, torch.float32, 48, 48)
-    assert not supported(cpu, torch.float32, 32, 64)
+    assert not supported(cpu, torch.float32, 40, 40)
+    assert not supported(cpu, torch.float32, 32, 72)
     assert not supported(torch.device("cuda"), torch.float32, 64, 64)
-    found, wanted = inputs(1, 3, 48), inputs(1, 3, 48)
+    found, wanted = inputs(1, 3, 40), inputs(1, 3, 40)
+    assert torch.equal(gated_delta_state(*found, KEY_HEADS), gated_delta_state_reference(*wanted, KEY_HEADS))
+
+
+def test_the_variable_forces_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OCRQUANT_KERNELS", "reference")
+    assert not supported(torch.device("cpu"), torch.bfloat16, 64, 64)
+    found, wanted = inputs(1, 3, 32), inputs(1, 3, 32)
     assert torch.equal(gated_delta_state(*found, KEY_HEADS), gated_delta_state_reference(*wanted, KEY_HEADS))
 
 
 def test_state_must_be_contiguous() -> None:
     arguments = inputs(1, 2, 32)
     arguments[3] = arguments[3].transpose(2, 3)
-    with pytest.raises(AssertionError, match="in place"):
+    with pytest.raises(ShapeError, match="op gated_delta_state: state: expected a contiguous tensor"):
         gated_delta_state(*arguments, KEY_HEADS)
