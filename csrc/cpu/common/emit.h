@@ -86,7 +86,7 @@ inline U8x16 bytes(U16x16 codes) {
 }
 
 inline float token_decode_scale(uint16_t largest) {
-    const float scale = float_of_bf16(largest) / E4M3_LARGEST;
+    const float scale = from_bf16(largest) / E4M3_LARGEST;
     return scale < TOKEN_SCALE_FLOOR ? TOKEN_SCALE_FLOOR : scale;  // NaN stays
 }
 
@@ -135,7 +135,7 @@ inline void emit_nvfp4_block(const uint16_t* y, float divisor, uint8_t* packed_c
 inline void emit_nvfp4_group(const uint16_t* y, int blocks, float encode_scale, uint8_t* packed_codes, uint8_t* scales) {
     float amax[GROUP] = {};
     for (int b = 0; b < blocks; ++b)
-        amax[b] = float_of_bf16(largest_of(load_as<U16x16>(y + b * BLOCK) & uint16_t(0x7fff)));
+        amax[b] = from_bf16(largest_of(load_as<U16x16>(y + b * BLOCK) & uint16_t(0x7fff)));
     const F32 scaled = smaller(splat(E4M3_LARGEST), load_as<F32>(amax) / E2M1_LARGEST * encode_scale);
     const U32 codes = e4m3_codes(scaled);
     for (int b = 0; b < blocks; ++b) scales[b] = uint8_t(codes[b]);

@@ -1,11 +1,10 @@
 // Loops over one row of bf16: element-wise maps and sums, thirty-two elements a turn.
 #pragma once
 
+#include "common/numbers.h"
 #include "common/turn.h"
 
 namespace ocrquant::OCRQUANT_ISA {
-
-inline float float_of_bf16(uint16_t bits) { return bit_cast<float>(uint32_t(bits) << 16); }
 
 inline F32 load_wide(const uint16_t* p) { return widen(load_as<U16>(p)); }
 inline F32 load_wide(const float* p) { return load_as<F32>(p); }

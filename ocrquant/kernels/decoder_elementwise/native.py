@@ -5,7 +5,6 @@ Backward passes compute again what costs one pass over a row in cache, and keep 
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any, cast
 
 import torch
@@ -20,16 +19,12 @@ TAPS = 4
 """Taps of the compiled convolution."""
 
 
-def _native() -> ModuleType:
+def _call(function: str, tensors: tuple[Tensor, ...], *sizes: int | float) -> None:
+    """Runs a compiled function. Takes tensors rather than addresses, so that copies live through the call."""
     native = extension()
     assert native is not None, "selection answers for it"
-    return native
-
-
-def _addresses(*tensors: Tensor) -> tuple[int, ...]:
-    for tensor in tensors:
-        assert tensor.is_contiguous(), "the compiled functions take dense tensors"
-    return tuple(tensor.data_ptr() for tensor in tensors)
+    assert all(tensor.is_contiguous() for tensor in tensors), f"{function} takes dense tensors"
+    getattr(native, function)(*(tensor.data_ptr() for tensor in tensors), *sizes)
 
 
 def _saved(ctx: FunctionCtx) -> tuple[Tensor, ...]:
@@ -52,8 +47,8 @@ class _UnitNorm(torch.autograd.Function):
         x, weight = _saved(ctx)
         d_x, d_weight = torch.empty_like(x), torch.empty_like(weight)
         width = x.shape[-1]
-        addresses = _addresses(d_y.contiguous(), x, weight, d_x, d_weight)
-        _native().unit_norm_backward(*addresses, x.numel() // width, width, cast(Any, ctx).eps)
+        sizes = (x.numel() // width, width, cast(Any, ctx).eps)
+        _call("unit_norm_backward", (d_y.contiguous(), x, weight, d_x, d_weight), *sizes)
         return d_x, d_weight, None
 
 
@@ -62,7 +57,7 @@ class _Swiglu(torch.autograd.Function):
     def forward(ctx: FunctionCtx, gate: Tensor, up: Tensor) -> Tensor:
         gate, up = gate.contiguous(), up.contiguous()
         y = torch.empty_like(up)
-        _native().swiglu(*_addresses(gate, up, y), up.numel())
+        _call("swiglu", (gate, up, y), up.numel())
         ctx.save_for_backward(gate, up)
         return y
 
@@ -70,7 +65,7 @@ class _Swiglu(torch.autograd.Function):
     def backward(ctx: FunctionCtx, d_y: Tensor) -> tuple[Tensor, Tensor]:
         gate, up = _saved(ctx)
         d_gate, d_up = torch.empty_like(gate), torch.empty_like(up)
-        _native().swiglu_backward(*_addresses(d_y.contiguous(), gate, up, d_gate, d_up), up.numel())
+        _call("swiglu_backward", (d_y.contiguous(), gate, up, d_gate, d_up), up.numel())
         return d_gate, d_up
 
 
@@ -85,7 +80,7 @@ class _ShortConv(torch.autograd.Function):
         value_dim = (channels - 2 * key_heads * key_dim) // value_heads
         k, v = torch.empty_like(q), torch.empty(batch, length, value_heads, value_dim)
         sizes = (batch, length, channels, key_heads, key_dim, key_dim**-0.5)
-        _native().short_conv(*_addresses(mixed, taps, q, k, v), *sizes)
+        _call("short_conv", (mixed, taps, q, k, v), *sizes)
         ctx.save_for_backward(mixed, taps)
         cast(Any, ctx).sizes = sizes
         return q, k, v
@@ -97,8 +92,7 @@ class _ShortConv(torch.autograd.Function):
         mixed, taps = _saved(ctx)
         d_mixed, d_taps = torch.empty_like(mixed), torch.empty_like(taps)
         gradients = [d.contiguous() for d in (d_q, d_k, d_v)]
-        addresses = _addresses(mixed, taps, *gradients, d_mixed, d_taps)
-        _native().short_conv_backward(*addresses, *cast(Any, ctx).sizes)
+        _call("short_conv_backward", (mixed, taps, *gradients, d_mixed, d_taps), *cast(Any, ctx).sizes)
         return d_mixed, d_taps.t(), None, None, None
 
 
@@ -108,7 +102,7 @@ class _GatedNorm(torch.autograd.Function):
         out, z, weight = out.contiguous(), z.contiguous(), weight.contiguous()
         y = torch.empty_like(z)
         sizes = (out.numel() // out.shape[-1], out.shape[-1], eps)
-        _native().gated_norm(*_addresses(out, z, weight, y), *sizes)
+        _call("gated_norm", (out, z, weight, y), *sizes)
         ctx.save_for_backward(out, z, weight)
         cast(Any, ctx).sizes = sizes
         return y
@@ -117,8 +111,8 @@ class _GatedNorm(torch.autograd.Function):
     def backward(ctx: FunctionCtx, d_y: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         out, z, weight = _saved(ctx)
         d_out, d_z, d_weight = torch.empty_like(out), torch.empty_like(z), torch.empty_like(weight)
-        addresses = _addresses(out, z, weight, d_y.contiguous(), d_out, d_z, d_weight)
-        _native().gated_norm_backward(*addresses, *cast(Any, ctx).sizes)
+        tensors = (out, z, weight, d_y.contiguous(), d_out, d_z, d_weight)
+        _call("gated_norm_backward", tensors, *cast(Any, ctx).sizes)
         return d_out, d_z, d_weight, None
 
 

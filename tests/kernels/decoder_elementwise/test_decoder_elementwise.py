@@ -94,6 +94,19 @@ def test_a_changed_input_changes_the_result(name: str) -> None:
     assert max(float((y - x).abs().max() / x.abs().max()) for x, y in zip(before, after, strict=True)) > 0.1
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_strided_gradients(name: str) -> None:
+    torch.manual_seed(3)
+    op, make = CASES[name]
+    inputs, rest = make()
+    outputs = getattr(decoder_elementwise, op)(*inputs, *rest)
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    spread = [torch.randn(*o.shape, 2).to(o.dtype)[..., 0] for o in outputs]
+    dense = torch.autograd.grad(outputs, inputs, [g.contiguous() for g in spread], retain_graph=True)
+    for got, wanted in zip(torch.autograd.grad(outputs, inputs, spread), dense, strict=True):
+        assert torch.equal(got, wanted)
+
+
 def test_short_sequences_see_zeros_before_their_start() -> None:
     mixed = torch.ones(1, 2, 24, dtype=torch.bfloat16)
     kernel = torch.tensor([[1.0, 2.0, 4.0, 8.0]]).repeat(24, 1)
