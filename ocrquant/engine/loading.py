@@ -45,6 +45,7 @@ DEFAULT_LENGTH = 4096
 """Longest sequence where the model could take more and nobody asks for it."""
 MIN_STEP_TOKENS = 512
 
+_NATIVE_MULTIPLE = 16
 _COUNTS = ("max_requests", "max_length", "max_step_tokens", "page_size", "num_pages", "queue_limit")
 _OPTIONAL = frozenset({"max_length", "max_step_tokens", "num_pages"})
 _MOST = 2**31 - 1  # what an int32 of a step can say
@@ -163,9 +164,10 @@ def make_runtime(folder: Path, weights: StoredWeights, settings: RuntimeSettings
     length = _length(settings, processor.encoder.max_positions)
     rows = settings.max_step_tokens or max(MIN_STEP_TOKENS, settings.max_requests)
     model = build_model(config, weights, dtype, place, activations=settings.activations, max_rows=rows)
+    device = Device(place, dtype)
+    _check_native(model.spec, device)
     engine_config = _engine_config(settings, model.spec, length, rows)
     state = _make_state(settings, engine_config, model.spec, dtype, place)
-    device = Device(place, dtype)
     pixels = PixelTable(processor.encoder.images, dtype, place)
     runner = ModelRunner(model, engine_config, device, state, pixels)
     engine = Engine(engine_config, runner, processor.eos_ids, read_vocabulary(processor.tokenizer))
@@ -205,6 +207,21 @@ def _check_choice(field: str, given: str, known: tuple[str, ...]) -> None:
     if given not in known:
         raise EngineError(
             f"engine.{field}", expected=f"one of {', '.join(known)}", given=given, fix="correct the setting"
+        )
+
+
+def _check_native(spec: ModelSpec, device: Device) -> None:
+    """Refuses what the first step would refuse, before anybody waits for it."""
+    state = spec.state
+    if state is None or not device.can_capture:
+        return
+    sizes = (state.key_dim, state.value_dim)
+    if any(size % _NATIVE_MULTIPLE for size in sizes):
+        raise ModelError(
+            "heads of linear attention",
+            expected=f"sizes that are multiples of {_NATIVE_MULTIPLE}, for the native kernels",
+            given=sizes,
+            fix="run it in fp32, or with OCRQUANT_KERNELS=reference",
         )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from ocrquant.errors import DeviceError
 from ocrquant.kernels.extension import extension, missing_reason
-from ocrquant.kernels.selection import choices, count_launches
+from ocrquant.kernels.selection import note_references
 
 __all__ = ["Program", "capture"]
 
@@ -67,15 +67,14 @@ def capture(*kept: object) -> Iterator[Program]:
         raise DeviceError("capture", expected="none in progress", given="one", fix="end the other one first")
     module.record(program._native)
     try:
-        with count_launches() as counter:
+        with note_references() as references:
             yield program
     finally:
         module.record(None)
-    for op in counter:
-        if choices()[op].implementation != "native":
-            raise DeviceError(
-                f"op {op} inside a capture",
-                expected="a native implementation",
-                given=choices()[op].reason,
-                fix="run the step without capture",
-            )
+    for op, choice in references.items():
+        raise DeviceError(
+            f"op {op} inside a capture",
+            expected="a native implementation",
+            given=choice.reason,
+            fix="run the step without capture",
+        )

@@ -6,6 +6,7 @@ The choice depends on the device and the dtype of the activations, never on size
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from ocrquant import env
 from ocrquant.errors import DeviceError
 from ocrquant.kernels.extension import extension, extension_state, missing_reason
 
-__all__ = ["Choice", "choices", "count_launches", "obstacle_to_native", "use_native"]
+__all__ = ["Choice", "choices", "count_launches", "note_references", "obstacle_to_native", "use_native"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,17 @@ class Choice:
 
 _choices: dict[str, Choice] = {}
 _answers: dict[tuple[object, ...], Choice] = {}
-_counters: list[dict[str, int]] = []
+
+
+class _Watchers(threading.local):
+    """Who looks at the ops of this thread: what another thread runs is none of theirs."""
+
+    def __init__(self) -> None:
+        self.counters: list[dict[str, int]] = []
+        self.references: list[dict[str, Choice]] = []
+
+
+_watchers = _Watchers()
 
 
 def choices() -> Mapping[str, Choice]:
@@ -42,13 +53,24 @@ def choices() -> Mapping[str, Choice]:
 
 @contextmanager
 def count_launches() -> Iterator[dict[str, int]]:
-    """Counts the ops called inside the block, by name; replays of a program are not calls."""
+    """Counts the ops called on this thread inside the block, by name; replays of a program are not calls."""
     counter: dict[str, int] = {}
-    _counters.append(counter)
+    _watchers.counters.append(counter)
     try:
         yield counter
     finally:
-        _counters.remove(counter)
+        _watchers.counters.pop()
+
+
+@contextmanager
+def note_references() -> Iterator[Mapping[str, Choice]]:
+    """Notes which ops ran their reference on this thread inside the block, by name, and why."""
+    noted: dict[str, Choice] = {}
+    _watchers.references.append(noted)
+    try:
+        yield noted
+    finally:
+        _watchers.references.pop()
 
 
 def use_native(op: str, activation: Tensor, dtypes: tuple[torch.dtype, ...] = (torch.bfloat16,)) -> bool:
@@ -62,7 +84,7 @@ def use_native(op: str, activation: Tensor, dtypes: tuple[torch.dtype, ...] = (t
     Raises:
         DeviceError: ``OCRQUANT_KERNELS=native`` and the native implementation does not apply.
     """
-    for counter in _counters:
+    for counter in _watchers.counters:
         counter[op] = counter.get(op, 0) + 1
     # Asked at every call, so the answer to the same question is kept.
     question = (op, activation.device, activation.dtype, env.kernels(), extension_state(), dtypes)
@@ -70,7 +92,11 @@ def use_native(op: str, activation: Tensor, dtypes: tuple[torch.dtype, ...] = (t
     if choice is None:
         choice = _answers[question] = _choose(op, activation, dtypes)
     _choices[op] = choice
-    return choice.implementation == "native"
+    if choice.implementation == "native":
+        return True
+    for noted in _watchers.references:
+        noted[op] = choice
+    return False
 
 
 def _choose(op: str, activation: Tensor, dtypes: tuple[torch.dtype, ...]) -> Choice:

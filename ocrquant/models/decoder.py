@@ -240,7 +240,7 @@ class Decoder:
         return self._workspace.num_bytes
 
     def reserve(self, max_rows: int) -> None:
-        """Makes the scratch buffers anew, for steps of at most ``max_rows`` rows."""
+        """Makes the scratch buffers, once, for steps of at most ``max_rows`` rows."""
         self._workspace.reserve(max_rows)
 
     def encode_images(self, pixels: Tensor, grids: Sequence[tuple[int, int, int]]) -> Tensor:

@@ -199,7 +199,7 @@ class Model(Protocol):
         ...
 
     def reserve(self, max_rows: int) -> None:
-        """Makes the scratch buffers anew; ``forward`` allocates nothing afterwards.
+        """Makes the scratch buffers, once; ``forward`` allocates nothing afterwards.
 
         Args:
             max_rows: Most rows of a step.

@@ -165,9 +165,15 @@ class Workspace:
         return OperandSlot(len(self._operands) - 1)
 
     def reserve(self, max_rows: int) -> None:
-        """Makes all buffers anew, for steps of at most ``max_rows`` rows."""
+        """Makes all buffers, for steps of at most ``max_rows`` rows; once, since captured steps write there.
+
+        Raises:
+            ShapeError: They have been made before.
+        """
+        if self._tensors:
+            fix = "make the model anew"
+            raise ShapeError("scratch buffers", expected="to be made once", given="a second time", fix=fix)
         self.max_rows = max_rows
-        self._views.clear()
         self._tensors = [
             torch.zeros(
                 (max_rows, *(() if b.width is None else (b.width,))), dtype=b.dtype, device=self.device

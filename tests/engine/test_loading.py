@@ -7,9 +7,11 @@ import os
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
-from ocrquant.engine.loading import RuntimeSettings, load_runtime
+from ocrquant.engine.device import Device
+from ocrquant.engine.loading import RuntimeSettings, _check_native, load_runtime
 from ocrquant.engine.pages import page_prompt
 from ocrquant.engine.prompt import text_prompt
 from ocrquant.engine.sampling import SamplingParams
@@ -140,3 +142,14 @@ def test_one_image_of_no_numbers_leaves_the_others_alone(runtime, page, monkeypa
     names = [engine.submit(page, sampling) for _ in range(2)]
     results = engine.run_until_done()
     assert [results[name].ids for name in names] == [expected, expected]
+
+
+@pytest.mark.parametrize("sizes", [{"key_dim": 20, "value_dim": 16}, {"key_dim": 16, "value_dim": 24}])
+def test_heads_that_native_kernels_do_not_take_are_refused_before_the_first_step(runtime, sizes):
+    spec = runtime.model.spec
+    odd = dataclasses.replace(spec, state=dataclasses.replace(spec.state, **sizes))
+    device = Device(torch.device("cpu"), torch.bfloat16)
+    _check_native(spec, device)
+    with pytest.raises(ModelError, match="heads of linear attention"):
+        _check_native(odd, device)
+    _check_native(odd, Device(torch.device("cpu"), torch.float32))

@@ -1,3 +1,5 @@
+import threading
+
 import pytest
 import torch
 
@@ -48,3 +50,27 @@ def test_a_program_keeps_what_it_is_given():
     program = Program(thing)
     program.keep(thing)
     assert program._kept == [thing, thing]
+
+
+def test_a_reference_before_a_native_call_of_the_same_op_is_refused_too():
+    def record():
+        with capture():
+            for x in (torch.ones(1, 16), torch.ones(1, 16, dtype=BF16)):
+                add(x, x, torch.empty_like(x))
+
+    with pytest.raises(DeviceError, match="add inside a capture"):
+        record()
+
+
+def test_what_another_thread_runs_meanwhile_is_none_of_a_capture():
+    wide, narrow = torch.ones(1, 16), torch.ones(1, 16, dtype=BF16)
+    out = torch.zeros_like(narrow)
+    with capture() as program:
+        add(narrow, narrow, out)
+        other = threading.Thread(target=lambda: add(wide, wide, torch.empty_like(wide)))
+        other.start()
+        other.join()
+    assert program.num_launches == 1
+    assert not out.any()
+    program.run()
+    assert (out == 2).all()

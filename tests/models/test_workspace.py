@@ -67,3 +67,11 @@ def test_more_rows_than_reserved_are_refused(workspace):
     workspace.reserve(4)
     with pytest.raises(ShapeError, match="at most 4 rows, got 5"):
         workspace.view(5)
+
+
+def test_buffers_that_captured_steps_write_to_are_not_replaced():
+    workspace = Workspace(torch.float32, torch.device("cpu"))
+    workspace.slot("x", 8)
+    workspace.reserve(4)
+    with pytest.raises(ShapeError, match="scratch buffers: expected to be made once"):
+        workspace.reserve(4)
