@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import ocrquant
 from ocrquant.adapters import qwen3_5
 from ocrquant.adapters.safetensors_headers import folder_tensors, read_json
 from ocrquant.adapters.structure import ModelMap, TensorInfo
@@ -22,6 +22,9 @@ SUPPORTED: Mapping[str, Callable[[Mapping[str, Any], Mapping[str, TensorInfo]], 
     qwen3_5.ARCHITECTURE: qwen3_5.build_map,
 }
 """Class name of the Hugging Face model -> function that reads its structure."""
+
+PACKAGE = Path(ocrquant.__file__).resolve().parent
+"""Not from importlib.resources: an editable install answers with two folders at once, the extension's too."""
 
 SHIPPED = {"pico": "pico/model"}
 """Name of a model that comes with the package -> its folder inside the package."""
@@ -41,7 +44,7 @@ def model_folder(name_or_path: str | Path) -> Path:
         ModelError: There is no such folder.
     """
     shipped = SHIPPED.get(str(name_or_path))
-    folder = Path(str(files("ocrquant"))) / shipped if shipped else Path(name_or_path).expanduser()
+    folder = PACKAGE / shipped if shipped else Path(name_or_path).expanduser()
     if folder.is_dir():
         return folder
     if shipped:

@@ -5,7 +5,7 @@ Knows the order of the sections and their words. Knows no file.
 
 from __future__ import annotations
 
-from importlib.resources import files
+from pathlib import Path
 from string import Template
 
 from ocrquant.artifacts import PageOutput, Report
@@ -76,7 +76,7 @@ def render_html(material: Material) -> str:
         _worst_pages(material),
         _provenance(material),
     ]
-    template = Template(files("ocrquant.evaluate").joinpath("page.html").read_text(encoding="utf-8"))
+    template = Template(Path(__file__).with_name("page.html").read_text(encoding="utf-8"))
     body = "\n".join(part for part in parts if part)
     title = escape(f"{report.model}: quantization report")
     return template.substitute(title=title, body=body, sheet=_SHEET if report.is_judged_by_model else "")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
+from ocrquant.adapters import model_folder
 from ocrquant.models.processing import Processor, open_processor
 
 PADDLE_TEMPLATE = """\
@@ -136,7 +136,7 @@ def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     from transformers.models.qwen3_5 import Qwen3_5Model
 
     if request.param == "qwen3_5":
-        folder = Path(str(files("ocrquant"))) / "pico" / "model"
+        folder = model_folder("pico")
         processor = Qwen2VLImageProcessorPil.from_pretrained(folder)
         return folder, Theirs(request.param, processor, "<|image_pad|>", Qwen3_5Model, 2)
     folder = paddle_folder(tmp_path_factory.mktemp("paddle"))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from importlib.resources import files
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,13 +11,14 @@ from safetensors.torch import load_file
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.qwen3_5 import Qwen3_5Config, Qwen3_5Model
 
+from ocrquant.adapters import model_folder
 from ocrquant.kernels.extension import extension, missing_reason
 from ocrquant.kernels.selection import choices
 from ocrquant.models.processing import PixelTable, open_processor
 from ocrquant.models.vision import qwen3_5_tower
 from ocrquant.models.weights import MappingSource, WeightReader
 
-FOLDER = Path(str(files("ocrquant"))) / "pico" / "model"
+FOLDER = model_folder("pico")
 SIZES = [(220, 24), (180, 90), (23, 3), (220, 24)]
 PREFIX = "model.visual."
 
