@@ -15,7 +15,7 @@ from typing import Self
 
 from ocrquant.engine.loading import Runtime
 from ocrquant.engine.pages import page_prompt
-from ocrquant.engine.preparing import PageTask, PreparedPage, Preparer, make_preparer
+from ocrquant.engine.preparing import PageTask, PreparedPage, Preparer, default_workers, make_preparer
 from ocrquant.engine.prompt import Prompt
 from ocrquant.engine.request import FinishReason, RequestOutput, RequestResult
 from ocrquant.engine.sampling import SamplingParams
@@ -103,7 +103,8 @@ class Transcriber:
 
     def __init__(self, runtime: Runtime, workers: int | None = None) -> None:
         self._engine = runtime.engine
-        self._preparer: Preparer = make_preparer(runtime.processor.encoder, workers)
+        count = default_workers(runtime.settings.device) if workers is None else workers
+        self._preparer: Preparer = make_preparer(runtime.processor.encoder, count)
         self._num_tickets = 0
         config = runtime.engine.config
         # As many again as run at once: should all of them end in one step, as many are ready to enter.
