@@ -93,6 +93,11 @@ class Engine:
         """Whether another step can give something."""
         return bool(self._live or self._outputs)
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether a step raised or was interrupted, so that no other may follow."""
+        return self._failure is not None
+
     def submit(self, prompt: Prompt, sampling: SamplingParams, request_id: str | None = None) -> str:
         """Lets a request wait for its turn.
 

@@ -227,7 +227,7 @@ class Transcriber:
         """Whatever is still on its way."""
         for name in flights.submitted:
             self._engine.cancel(name)
-        if flights.submitted:
+        if flights.submitted and not self._engine.has_failed:
             self._engine.step()  # hands over their last outputs
 
 

@@ -389,7 +389,7 @@ def test_model_folder(tmp_path, monkeypatch):
 
 def test_shipped_model_lies_inside_the_package(tmp_path, monkeypatch):
     package = tmp_path / "ocrquant"
-    monkeypatch.setattr("ocrquant.adapters.headers.files", lambda name: tmp_path / name)
+    monkeypatch.setattr("ocrquant.adapters.headers.PACKAGE", package)
     with pytest.raises(ModelError, match=r"pico: expected its folder .*pico/model"):
         model_folder("pico")
     shutil.os.makedirs(package / "pico" / "model")

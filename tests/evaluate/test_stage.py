@@ -355,7 +355,7 @@ def interrupted(*_):
 def test_a_model_that_the_runtime_refuses_is_an_error(stage, monkeypatch):
     stage.export(stage.rounded.plan("fp8"))
     monkeypatch.setattr("ocrquant.models.registry.FAMILIES", {"Another": ""})
-    with pytest.raises(ModelError, match=r"architectures.*expected one of Another, got Qwen3_5"):
+    with pytest.raises(ModelError, match=r"architectures.*one of Another, got .*Qwen3_5"):
         stage.run()
     assert not (stage.folder / "report.json").exists()
 
