@@ -10,7 +10,7 @@ PACKAGE = Path(__file__).parent.parent / "ocrquant"
 LAYERS = [
     {"", "errors"},  # "" is the package itself
     {"env"},
-    {"formats", "metrics", "progress", "prompts"},
+    {"formats", "json_files", "metrics", "progress", "prompts"},
     {"kernels", "recipe", "artifacts"},
     {"pages", "adapters", "rounding", "simulate", "checkpoint", "models"},
     {"calibrate", "sensitivity", "assign", "export", "engine", "drafter", "pico"},

@@ -12,9 +12,10 @@ from typing import Any
 
 import ocrquant
 from ocrquant.adapters import qwen3_5
-from ocrquant.adapters.safetensors_headers import folder_tensors, read_json
+from ocrquant.adapters.safetensors_headers import folder_tensors
 from ocrquant.adapters.structure import ModelMap, TensorInfo
 from ocrquant.errors import AlreadyQuantizedError, ModelError
+from ocrquant.json_files import read_json
 
 __all__ = ["SUPPORTED", "model_folder", "read_model_map"]
 

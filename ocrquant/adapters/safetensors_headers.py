@@ -12,34 +12,15 @@ from typing import Any
 
 from ocrquant.adapters.structure import TensorInfo
 from ocrquant.errors import ModelError
+from ocrquant.json_files import read_json
 
-__all__ = ["folder_tensors", "read_json"]
+__all__ = ["folder_tensors"]
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 MAX_HEADER_BYTES = 100_000_000
 """The limit of the safetensors library itself."""
 OTHER_WEIGHTS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack", "*.gguf", "*.onnx")
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file.
-
-    Raises:
-        ModelError: The file is missing, unreadable or holds no object.
-    """
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        fix = "give the folder of a complete Hugging Face model"
-        raise ModelError(path.parent, expected=path.name, given="no such file", fix=fix) from error
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ModelError(path, expected="a JSON object", given=error, fix="fetch the file again") from error
-    if not isinstance(value, dict):
-        raise ModelError(
-            path, expected="a JSON object", given=type(value).__name__, fix="fetch the file again"
-        )
-    return value
 
 
 def _read_header(path: Path) -> dict[str, Any]:

@@ -5,11 +5,10 @@ Joins the parts: weights, model, processor, pools, runner. Decides sizes from th
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 
@@ -22,6 +21,7 @@ from ocrquant.engine.source import CheckpointSource, StoredWeights
 from ocrquant.engine.state import NativePool, ReplayPool, StatePool
 from ocrquant.engine.vocabulary import read_vocabulary
 from ocrquant.errors import EngineError, ModelError
+from ocrquant.json_files import read_json
 from ocrquant.models import ModelSpec
 from ocrquant.models.decoder import Decoder
 from ocrquant.models.layers.linear import Activations
@@ -29,7 +29,7 @@ from ocrquant.models.processing import PixelTable, Processor, open_processor
 from ocrquant.models.registry import architecture, build_model
 from ocrquant.models.workspace import Workspace
 
-__all__ = ["DTYPES", "Runtime", "RuntimeSettings", "StateKind", "load_runtime", "make_runtime", "read_config"]
+__all__ = ["DTYPES", "Runtime", "RuntimeSettings", "StateKind", "load_runtime", "make_runtime"]
 
 StateKind = Literal["native", "replay"]
 """How recurrent states are kept: as they are, or as a checkpoint with records (ReplaySSM)."""
@@ -137,7 +137,7 @@ def load_runtime(folder: Path, settings: RuntimeSettings | None = None) -> Runti
         ModelError: The folder is no model that this package runs, or is not stored as its config says.
         EngineError: A setting is out of range.
     """
-    config = read_config(folder)
+    config = read_json(folder / "config.json")
     with CheckpointSource(folder, config) as source:
         return make_runtime(folder, source, settings)
 
@@ -155,10 +155,8 @@ def make_runtime(folder: Path, weights: StoredWeights, settings: RuntimeSettings
         EngineError: A setting is out of range.
     """
     settings = settings or RuntimeSettings()
-    _check_choice("state", settings.state, get_args(StateKind))
-    _check_choice("activations", settings.activations, get_args(Activations))
     dtype, place = DTYPES[settings.dtype], _place(settings.device)
-    config = read_config(folder)
+    config = read_json(folder / "config.json")
     architecture(config)  # before the tokenizer, whose errors say less
     processor = open_processor(folder, settings.prompts)
     length = _length(settings, processor.encoder.max_positions)
@@ -180,34 +178,6 @@ def make_runtime(folder: Path, weights: StoredWeights, settings: RuntimeSettings
         scratch_bytes=model.scratch_bytes,
     )
     return Runtime(engine, runner, model, processor, settings, memory)
-
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """``config.json`` of a folder.
-
-    Raises:
-        ModelError: There is none, or it is no JSON object.
-    """
-    path = folder / "config.json"
-    fix = "give the folder of a complete checkpoint"
-    try:
-        config = json.loads(path.read_bytes())
-    except OSError as error:
-        raise ModelError(
-            folder, expected="a folder with config.json", given=error.strerror, fix=fix
-        ) from error
-    except ValueError as error:
-        raise ModelError(path, expected="a JSON object", given=error, fix=fix) from error
-    if not isinstance(config, dict):
-        raise ModelError(path, expected="a JSON object", given=type(config).__name__, fix=fix)
-    return config
-
-
-def _check_choice(field: str, given: str, known: tuple[str, ...]) -> None:
-    if given not in known:
-        raise EngineError(
-            f"engine.{field}", expected=f"one of {', '.join(known)}", given=given, fix="correct the setting"
-        )
 
 
 def _check_native(spec: ModelSpec, device: Device) -> None:
@@ -249,8 +219,7 @@ def _length(settings: RuntimeSettings, most: int) -> int:
 
 
 def _engine_config(settings: RuntimeSettings, spec: ModelSpec, length: int, rows: int) -> EngineConfig:
-    # At least one, so that a number of requests that is out of range is named as such.
-    pages = settings.num_pages or max(settings.max_requests, 1) * -(-length // settings.page_size)
+    pages = settings.num_pages or settings.max_requests * -(-length // settings.page_size)
     return EngineConfig(
         max_positions=length,
         num_pages=pages,

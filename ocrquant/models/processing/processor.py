@@ -6,7 +6,6 @@ pages (``Processor.encoder``) pickles and loads no torch, for worker processes; 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 from PIL import Image
 
 from ocrquant.errors import ModelError
+from ocrquant.json_files import read_json
 from ocrquant.models.processing.images import image_spec
 from ocrquant.models.processing.pages import EncodedPage, PageEncoder, PromptTokens
 from ocrquant.prompts import prompts_for
@@ -77,7 +77,7 @@ def open_processor(folder: Path, prompts: Mapping[str, str] | None = None) -> Pr
         ModelError: A file is missing or malformed, or the family is not supported.
         RecipeError: An instruction for a kind that does not exist.
     """
-    config = _read_json(folder / "config.json")
+    config = read_json(folder / "config.json")
     model_type = str(config.get("model_type", ""))
     images = image_spec(model_type, *_image_settings(folder))
     _check_vision(folder, config, images.patch_size, images.merge_size)
@@ -135,9 +135,9 @@ def _image_settings(folder: Path) -> tuple[dict[str, Any], Path]:
     """Settings of the image processor and the file that has them."""
     own, joined = folder / "preprocessor_config.json", folder / "processor_config.json"
     if own.is_file():
-        return _read_json(own), own
+        return read_json(own), own
     if joined.is_file():
-        settings = _read_json(joined).get("image_processor")
+        settings = read_json(joined).get("image_processor")
         if isinstance(settings, dict):
             return settings, joined
     fix = "copy the file of the model's authors there"
@@ -160,7 +160,7 @@ def _check_vision(folder: Path, config: Mapping[str, Any], patch_size: int, merg
 
 def _eos_ids(folder: Path, config: Mapping[str, Any], tokenizer: Any) -> tuple[int, ...]:
     path = folder / "generation_config.json"
-    generation = _read_json(path) if path.is_file() else {}
+    generation = read_json(path) if path.is_file() else {}
     for found in (generation.get("eos_token_id"), _text_config(config, folder).get("eos_token_id")):
         if found is not None:
             return tuple(found) if isinstance(found, Iterable) else (int(found),)
@@ -189,18 +189,4 @@ def _whole(config: Mapping[str, Any], key: str, folder: Path) -> int:
         given = "none" if value is None else value
         fix = "fetch the file of the model's authors again"
         raise ModelError(folder / "config.json", expected=f"a number {key}", given=given, fix=fix)
-    return value
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        fix = "give the folder of a complete model"
-        raise ModelError(path.parent, expected=path.name, given="no such file", fix=fix) from error
-    except (OSError, ValueError) as error:
-        raise ModelError(path, expected="a JSON object", given=error, fix="fetch the file again") from error
-    if not isinstance(value, dict):
-        given = type(value).__name__
-        raise ModelError(path, expected="a JSON object", given=given, fix="fetch the file again")
     return value
