@@ -12,9 +12,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ocrquant import env
-from ocrquant.kernels.extension import extension
 from ocrquant.kernels.program import capture
+from ocrquant.kernels.selection import obstacle_to_native
 
 __all__ = ["Device"]
 
@@ -40,8 +39,7 @@ class Device:
     def __init__(self, torch_device: torch.device, dtype: torch.dtype) -> None:
         self.torch_device = torch_device
         self.dtype = dtype
-        is_native = torch_device.type == "cpu" and dtype in NATIVE_DTYPES and env.kernels() != "reference"
-        self.can_capture = is_native and extension() is not None
+        self.can_capture = not obstacle_to_native(torch_device, dtype, NATIVE_DTYPES)
         self.can_capture_prompts = self.can_capture and torch_device.type == "cpu"
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:

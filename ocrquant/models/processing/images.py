@@ -65,11 +65,6 @@ class ImageSpec:
         """Values of a patch as `patches` cuts it: channels, rows, columns."""
         return CHANNELS * self.patch_size**2
 
-    @property
-    def patch_values(self) -> int:
-        """Values of a patch as the tower reads it: channels, frames, rows, columns."""
-        return CHANNELS * self.temporal_patch_size * self.patch_size**2
-
     def grid(self, width: int, height: int) -> Grid:
         """Frames, rows and columns of patches of an image, from its size alone.
 
