@@ -10,11 +10,11 @@ PACKAGE = Path(__file__).parent.parent / "ocrquant"
 LAYERS = [
     {"", "errors"},  # "" is the package itself
     {"env"},
-    {"formats", "json_files", "metrics", "progress", "prompts"},
-    {"kernels", "recipe", "artifacts"},
+    {"distributed", "formats", "json_files", "metrics", "progress", "prompts"},
+    {"cost", "kernels", "recipe", "artifacts"},
     {"pages", "adapters", "rounding", "simulate", "checkpoint", "models"},
-    {"calibrate", "sensitivity", "assign", "export", "engine", "drafter", "pico"},
-    {"evaluate", "bench", "run"},
+    {"calibrate", "sensitivity", "assign", "export", "engine", "drafter", "pico", "toolkits", "verify"},
+    {"evaluate", "bench", "run", "search"},
     {"pipeline"},  # runs every stage, evaluation included
     {"cli"},
     {"__main__"},

@@ -111,6 +111,22 @@ class DocumentModel:
             )
         return module
 
+    def weight(self, name: str) -> Tensor:
+        """The weight [out, in] of a linear of `map`, wherever it is at the moment.
+
+        Raises:
+            ModelError: There is no such linear.
+        """
+        return self.linear(name).weight.detach()
+
+    @contextmanager
+    def resident_block(self, index: int) -> Iterator[nn.Module]:
+        """A decoder block with its weights in memory for the length of a ``with`` block.
+
+        Whoever runs a block, or part of one, does so inside.
+        """
+        yield self.module(f"{self.map.block_prefix}.{index}")
+
     def encode(self, pages: Sequence[PageInput]) -> Encoded:
         """Pages with their answers, padded on the right, on the device of the model; see `Encoded`.
 

@@ -25,17 +25,33 @@ class GroupRecord(FrozenModel):
 
     Attributes:
         name: Name of the group.
+        kind: What its linears do, such as ``mlp.down``; see `ocrquant.adapters.LinearInfo`.
+        block: Decoder block that holds it; None outside of them.
         linears: Full module names.
+        shapes: ``[out_features, in_features]`` of each linear, in their order.
         num_weights: Weights of all its linears.
         precisions: What it may become; a single one where a pattern or its width fixes it.
         reason: Why fewer than all candidates are open to it; empty where none was taken away.
     """
 
     name: str
+    kind: str
+    block: int | None
     linears: list[str] = Field(min_length=1)
+    shapes: list[tuple[int, int]] = Field(min_length=1)
     num_weights: int = Field(gt=0)
     precisions: list[Precision] = Field(min_length=1)
     reason: str = ""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if len(self.shapes) != len(self.linears):
+            raise ValueError(
+                f"group {self.name!r} has {len(self.linears)} linears, {len(self.shapes)} shapes"
+            )
+        if sum(rows * columns for rows, columns in self.shapes) != self.num_weights:
+            raise ValueError(f"the shapes of group {self.name!r} do not hold {self.num_weights} weights")
+        return self
 
 
 class SensitivityRow(FrozenModel):

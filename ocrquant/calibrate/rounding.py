@@ -162,7 +162,7 @@ class _Job:
         return [p for p in self.candidates if p is not Precision.BF16 and group.reason_against(p) is None]
 
     def _weights(self, names: Sequence[str]) -> list[Tensor]:
-        return [self.document.linear(name).weight.detach().float() for name in names]
+        return [self.document.weight(name).float() for name in names]
 
     def nearest(self, site: Site) -> tuple[dict[str, object], dict[str, Tensor]]:
         """A site without a look at its activations: record and tensors."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ocrquant.adapters import Group, ModelMap, SearchSpace, model_folder, read_model_map, resolve_device
-from ocrquant.artifacts import GroupRecord, Sensitivity, SensitivityRow
+from ocrquant.artifacts import Sensitivity, SensitivityRow
 from ocrquant.assign import choose_formats
 from ocrquant.errors import OutputError
 from ocrquant.formats import FORMATS, Precision
@@ -22,6 +22,7 @@ from ocrquant.pages import Page
 from ocrquant.pipeline.context import resolve_space, select_pages
 from ocrquant.pipeline.effort import Effort, foresee
 from ocrquant.recipe import Recipe
+from ocrquant.sensitivity.candidates import group_record
 
 GIB = 1 << 30
 
@@ -150,10 +151,7 @@ def _check_budget(model_map: ModelMap, space: SearchSpace, recipe: Recipe) -> No
     groups, rows = [], []
     for group in model_map.groups:
         precisions = list(space.choices[group.name])
-        names = [linear.name for linear in group.linears]
-        groups.append(
-            GroupRecord(name=group.name, linears=names, num_weights=group.num_weights, precisions=precisions)
-        )
+        groups.append(group_record(group, precisions))
         rows += [
             SensitivityRow(
                 group=group.name,

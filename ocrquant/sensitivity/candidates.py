@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import torch
 
-from ocrquant.adapters import ModelMap, SearchSpace
+from ocrquant.adapters import Group, ModelMap, SearchSpace
 from ocrquant.artifacts import GroupRecord, RoundedWeights, Rounding
 from ocrquant.formats import Precision
 from ocrquant.simulate import SimulatedLinear, rounded_linears
 
-__all__ = ["Candidate", "RoundedCandidates", "candidates_of", "group_records"]
+__all__ = ["Candidate", "RoundedCandidates", "candidates_of", "group_record", "group_records"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +45,29 @@ def group_records(model_map: ModelMap, space: SearchSpace) -> list[GroupRecord]:
         for group in dict.fromkeys(owners[name] for name in match.linears if name in owners):
             reasons[group].append(f"{match.where} says {match.pattern}")
     return [
-        GroupRecord(
-            name=group.name,
-            linears=[linear.name for linear in group.linears],
-            num_weights=group.num_weights,
-            precisions=list(space.choices[group.name]),
-            reason="; ".join(reasons[group.name]),
-        )
+        group_record(group, space.choices[group.name], "; ".join(reasons[group.name]))
         for group in model_map.groups
     ]
+
+
+def group_record(group: Group, precisions: Sequence[Precision], reason: str = "") -> GroupRecord:
+    """A group as the artefact states it.
+
+    Args:
+        group: The group.
+        precisions: What is open to it.
+        reason: Why not more.
+    """
+    return GroupRecord(
+        name=group.name,
+        kind=group.kind,
+        block=group.block,
+        linears=[linear.name for linear in group.linears],
+        shapes=[(linear.out_features, linear.in_features) for linear in group.linears],
+        num_weights=group.num_weights,
+        precisions=list(precisions),
+        reason=reason,
+    )
 
 
 def candidates_of(model_map: ModelMap, groups: Sequence[GroupRecord]) -> list[Candidate]:

@@ -7,7 +7,10 @@ from ocrquant.formats import Precision
 def group(**changes):
     values = {
         "name": "0.qkv",
+        "kind": "qkv",
+        "block": 0,
         "linears": ["0.q", "0.k"],
+        "shapes": [(6, 10), (4, 10)],
         "num_weights": 100,
         "precisions": ["bf16", "fp8", "nvfp4"],
     }
@@ -46,6 +49,13 @@ def test_frame_has_rows_with_the_size_of_their_group():
     assert frame["num_weights"].tolist() == [100, 100]
     assert frame["num_linears"].tolist() == [2, 2]
     assert {"mean", "standard_error", "num_tokens", "weight_bytes"} <= set(frame.columns)
+
+
+def test_shapes_belong_to_the_linears():
+    with pytest.raises(ValueError, match="2 linears, 1 shapes"):
+        group(shapes=[(10, 10)])
+    with pytest.raises(ValueError, match="do not hold 100 weights"):
+        group(shapes=[(6, 10), (4, 11)])
 
 
 def test_frame_of_no_rows_has_the_columns():

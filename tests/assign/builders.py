@@ -18,7 +18,10 @@ def sensitivity_of(scores, *, sizes=None, open_to=None, score="kl", shuffle=None
         groups.append(
             GroupRecord(
                 name=name,
+                kind=name.rpartition(".")[2],
+                block=None,
                 linears=[f"model.{name}"],
+                shapes=[(out, width)],
                 num_weights=out * width,
                 precisions=precisions,
                 reason=(reasons or {}).get(name, ""),

@@ -70,7 +70,10 @@ def sensitivity() -> Sensitivity:
         groups.append(
             GroupRecord(
                 name=name,
+                kind=name.split(".", 2)[-1],
+                block=int(name.split(".")[1]) if name.startswith("layers.") else None,
                 linears=[f"model.{name}"],
+                shapes=[(1, size)],
                 num_weights=size,
                 precisions=[Precision.BF16, *CANDIDATES] if is_open else [Precision.BF16, Precision.FP8],
                 reason="" if is_open else "width 100 is no multiple of 16",

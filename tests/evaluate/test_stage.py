@@ -13,7 +13,6 @@ from ocrquant.adapters import headers
 from ocrquant.artifacts import (
     Assignment,
     CheckpointRecord,
-    GroupRecord,
     PageSet,
     Report,
     Rounding,
@@ -35,6 +34,7 @@ from ocrquant.models.processing import open_processor
 from ocrquant.models.registry import FAMILIES
 from ocrquant.pages import Page, load_pages, to_record
 from ocrquant.recipe.sections import EvaluateSection, ExportSection, GateSection
+from ocrquant.sensitivity.candidates import group_record
 from tests.evaluate.making import ZERO, draw_page
 from tests.export.conftest import RoundedModel, round_model
 
@@ -76,12 +76,7 @@ class Stage:
         records, rows = [], []
         for group in model_map.groups:
             open_to_it = [p for p in FORMATS if group.reason_against(p) is None]
-            names = [linear.name for linear in group.linears]
-            records.append(
-                GroupRecord(
-                    name=group.name, linears=names, num_weights=group.num_weights, precisions=open_to_it
-                )
-            )
+            records.append(group_record(group, open_to_it))
             rows += [
                 SensitivityRow(
                     group=group.name,
