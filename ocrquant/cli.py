@@ -26,6 +26,8 @@ app = typer.Typer(
 )
 pages_app = typer.Typer(help="Make pages out of your own documents.", no_args_is_help=True)
 app.add_typer(pages_app, name="pages")
+recipe_app = typer.Typer(help="Look at recipes as they are resolved.", no_args_is_help=True)
+app.add_typer(recipe_app, name="recipe")
 
 RecipeFile = Annotated[Path, typer.Argument(metavar="RECIPE", help="YAML recipe; see recipes/README.md.")]
 Overrides = Annotated[
@@ -268,3 +270,27 @@ def make(
 
     summary = make_pages(pdfs, out, dpis=dpi or DEFAULT_DPIS, seed=seed, max_crops=max_crops)
     print(json.dumps(asdict(summary), indent=1))
+
+
+RecipeOrRun = Annotated[Path, typer.Argument(metavar="RECIPE", help="YAML recipe, or a run folder.")]
+
+
+@recipe_app.command("show")
+@reported
+def recipe_show(recipe: RecipeOrRun, overrides: Overrides = None) -> None:
+    """Print a recipe with everything that it imports and every default filled in."""
+    from ocrquant.recipe import load_recipe
+
+    print(load_recipe(recipe, overrides or ()).to_yaml(), end="")
+
+
+@recipe_app.command("diff")
+@reported
+def recipe_diff(old: RecipeOrRun, new: RecipeOrRun) -> None:
+    """Print the values in which two resolved recipes differ; ends with 1 where there are any, as diff does."""
+    from ocrquant.recipe import load_recipe, recipe_differences
+
+    found = recipe_differences(load_recipe(old), load_recipe(new))
+    print("".join(f"{difference}\n" for difference in found), end="")
+    if found:
+        raise typer.Exit(1)

@@ -5,8 +5,17 @@ Knows the file's form. Does not know models, pages or stages.
 
 from __future__ import annotations
 
+from ocrquant.recipe.diff import Difference, recipe_differences
 from ocrquant.recipe.load import build_recipe, load_recipe
 from ocrquant.recipe.schema import Recipe
 from ocrquant.recipe.sections import Budget, GateSection
 
-__all__ = ["Budget", "GateSection", "Recipe", "build_recipe", "load_recipe"]
+__all__ = [
+    "Budget",
+    "Difference",
+    "GateSection",
+    "Recipe",
+    "build_recipe",
+    "load_recipe",
+    "recipe_differences",
+]

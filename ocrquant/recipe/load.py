@@ -21,6 +21,8 @@ from ocrquant.recipe.schema import Recipe
 
 __all__ = ["build_recipe", "load_recipe"]
 
+_OF_RUN_FOLDER = "recipe.yaml"
+
 _OVERRIDE = re.compile(r"(?P<key>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)=(?P<value>.*)", re.DOTALL)
 
 # Where the validator's own words would not read well after "expected".
@@ -46,14 +48,17 @@ def load_recipe(path: Path | str, overrides: Sequence[str] = ()) -> Recipe:
     """Reads a recipe file.
 
     Args:
-        path: The file.
+        path: The file, or a run folder, which holds the recipe that made it.
         overrides: Assignments such as ``pages.seed=1`` that replace what the file says; the value is YAML.
 
     Raises:
         RecipeError: The file is missing, a key is unknown, a value out of range, or an import cannot be
             resolved.
     """
-    data = read_resolved(Path(path))
+    path = Path(path)
+    if path.is_dir():
+        path = path / _OF_RUN_FOLDER
+    data = read_resolved(path)
     if not isinstance(data, dict):
         given = f"a {type(data).__name__}" if data is not None else "nothing"
         raise RecipeError(path, expected="a mapping of sections", given=given, fix="name a recipe")
