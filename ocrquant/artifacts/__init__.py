@@ -35,7 +35,13 @@ from ocrquant.artifacts.rounding import (
     weight_tensor_name,
 )
 from ocrquant.artifacts.run_folder import RunFolder
-from ocrquant.artifacts.sensitivity import GroupRecord, Sensitivity, SensitivityRow
+from ocrquant.artifacts.sensitivity import (
+    GroupRecord,
+    GrowthStep,
+    KvCacheScore,
+    Sensitivity,
+    SensitivityRow,
+)
 from ocrquant.artifacts.statistics import (
     KvStatistics,
     LinearStatistics,
@@ -68,8 +74,10 @@ __all__ = [
     "GroupInput",
     "GroupRecord",
     "GroupRounding",
+    "GrowthStep",
     "Interval",
     "Journal",
+    "KvCacheScore",
     "KvScales",
     "KvStatistics",
     "LinearStatistics",

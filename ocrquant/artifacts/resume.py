@@ -121,6 +121,10 @@ class PartialStage:
         """The journal of that name."""
         return Journal(self._folder / f"{name}.jsonl")
 
+    def journals(self, prefix: str) -> list[Journal]:
+        """The journals whose names begin so, in the order of their names."""
+        return [Journal(path) for path in sorted(self._folder.glob(f"{prefix}*.jsonl"))]
+
     def write(self, name: str, tensors: Mapping[str, torch.Tensor]) -> None:
         """Stores tensors under a name, in place of what that name held; atomic.
 

@@ -5,7 +5,7 @@ Knows rows and their units. Does not know how a score was measured, nor what wil
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -15,9 +15,20 @@ from ocrquant.formats import Precision
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["GroupRecord", "ScoreKind", "Sensitivity", "SensitivityRow"]
+__all__ = [
+    "SCORE_PREFERENCE",
+    "GroupRecord",
+    "GrowthStep",
+    "KvCacheScore",
+    "ScoreKind",
+    "Sensitivity",
+    "SensitivityRow",
+]
 
-ScoreKind = Literal["gradient", "kl"]
+ScoreKind = Literal["gradient", "kl", "screened"]
+
+SCORE_PREFERENCE: tuple[ScoreKind, ...] = ("screened", "kl", "gradient")
+"""Which kind a plan follows: the first one that there is."""
 
 
 class GroupRecord(FrozenModel):
@@ -61,7 +72,11 @@ class SensitivityRow(FrozenModel):
         group: Name of the group.
         precision: Format of its weights and activations.
         score: ``kl``: KL divergence from bf16 in nats a token, measured on answer tokens; ``gradient``: the
-            same to second order, half the squared product of output gradient and output error.
+            same to second order, half the squared product of output gradient and output error;
+            ``screened``: the first where it was measured, else the second times what measured ones say that
+            it lacks.
+        is_measured: Whether the group was quantized and its KL measured. Stated for ``screened`` rows; the
+            other kinds settle it.
         mean: The score, weighted by tokens.
         standard_error: Standard error of the mean over pages.
         num_pages: Pages that it was measured on.
@@ -73,6 +88,7 @@ class SensitivityRow(FrozenModel):
     group: str
     precision: Precision
     score: ScoreKind
+    is_measured: bool
     mean: float
     standard_error: float = Field(ge=0)
     num_pages: int = Field(gt=0)
@@ -80,15 +96,82 @@ class SensitivityRow(FrozenModel):
     bits_per_weight: float = Field(gt=0)
     weight_bytes: int = Field(gt=0)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _settle(cls, values: Any) -> Any:
+        if isinstance(values, dict) and "is_measured" not in values and values.get("score") != "screened":
+            return {**values, "is_measured": values.get("score") == "kl"}
+        return values
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.score != "screened" and self.is_measured != (self.score == "kl"):
+            raise ValueError(f"a {self.score} score of {self.group!r} with is_measured {self.is_measured}")
+        return self
+
+
+class KvCacheScore(FrozenModel):
+    """What a quantized cache of keys and values costs, all linears in bf16.
+
+    Attributes:
+        precision: Format of the cache of every full-attention layer.
+        score: ``kl``: measured on answer tokens, in nats a token.
+        mean: The score, weighted by tokens.
+        standard_error: Standard error of the mean over pages.
+        num_pages: Pages that it was measured on.
+        num_tokens: Answer tokens that it was measured on.
+        elements_per_token: Elements of K and V that all these layers keep for a token of a sequence.
+    """
+
+    precision: Literal["fp8"]
+    score: Literal["kl"] = "kl"
+    mean: float
+    standard_error: float = Field(ge=0)
+    num_pages: int = Field(gt=0)
+    num_tokens: int = Field(gt=0)
+    elements_per_token: int = Field(gt=0)
+
+
+class GrowthStep(FrozenModel):
+    """Scores on so many pages, and how the plans from them compare with those from fewer.
+
+    Attributes:
+        num_pages: Pages scored.
+        regret: How much more the plans from the pages before would lose than the present ones, by the present
+            scores, as a share of the loss: the largest over a fixed grid of budgets. None at the first step.
+        budget: The budget where that was.
+        num_measured: Choices whose KL was measured, of all.
+        num_choices: Groups times formats.
+    """
+
+    num_pages: int = Field(gt=0)
+    regret: float | None = Field(default=None, ge=0)
+    budget: str = ""
+    num_measured: int = Field(ge=0)
+    num_choices: int = Field(ge=0)
+
 
 class Sensitivity(Artifact):
-    """All groups and all their scores; bf16 has no row, its score is zero by definition."""
+    """All groups and all their scores; bf16 has no row, its score is zero by definition.
+
+    Attributes:
+        groups: All searchable groups.
+        rows: Their scores.
+        kv_cache: Scores of a quantized cache; empty where nothing was measured.
+        growth: What was scored with how many pages.
+        stopped: Why on no more pages: ``stable``: plans no longer changed; ``limit``: the recipe's limit, or
+            all pages there are; ``fixed``: the recipe asked for that number. Empty where nothing grew.
+    """
 
     FILE_NAME: ClassVar[str] = "sensitivity.json"
+    SCHEMA_VERSION: ClassVar[int] = 2
     STAGE: ClassVar[str] = "sensitivity"
 
     groups: list[GroupRecord]
     rows: list[SensitivityRow]
+    kv_cache: list[KvCacheScore] = Field(default=[])
+    growth: list[GrowthStep] = Field(default=[])
+    stopped: Literal["stable", "limit", "fixed", ""] = ""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -104,6 +187,12 @@ class Sensitivity(Artifact):
                 raise ValueError(f"group {row.group!r} has two {row.score} rows for {row.precision}")
             seen.add(key)
         return self
+
+    @property
+    def plan_score(self) -> ScoreKind:
+        """The kind of score that a plan follows; see `SCORE_PREFERENCE`."""
+        present = {row.score for row in self.rows}
+        return next((kind for kind in SCORE_PREFERENCE if kind in present), "gradient")
 
     def to_frame(self) -> pd.DataFrame:
         """One row a group, format and kind of score, with the group's size beside it.

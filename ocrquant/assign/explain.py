@@ -9,14 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ocrquant.artifacts import Assignment, GroupRecord, Sensitivity
-from ocrquant.artifacts.sensitivity import ScoreKind
 from ocrquant.assign.problem import Choice, GroupChoices, Problem, build_problem
 from ocrquant.errors import PatternError
 from ocrquant.formats import Precision
 
 __all__ = ["explain"]
 
-_NAMES: Mapping[ScoreKind, str] = {"kl": "measured KL", "gradient": "KL estimated from gradients"}
+_NAMES: Mapping[bool, str] = {True: "measured KL", False: "KL estimated from gradients"}
 _UNIT = "nats a token"
 _MIB = 1 << 20
 
@@ -65,7 +64,7 @@ def explain(sensitivity: Sensitivity, assignment: Assignment, group: str) -> str
     if chosen is None:
         given = assignment.groups[group]
         return f"{group} is {given} by hand: the search had {_listed(record.precisions)} to choose from."
-    sentences = [_size(group, record, chosen), *_scores(problem.score, choices)]
+    sentences = [_size(group, record, chosen), *_scores(choices)]
     sentences += _steps(problem, assignment.groups, choices, chosen)
     if record.reason:
         sentences.append(f"Not everything was open: {record.reason}.")
@@ -78,13 +77,13 @@ def _size(group: str, record: GroupRecord, chosen: Choice) -> str:
     return f"{group} is {chosen.precision}: {size}."
 
 
-def _scores(score: ScoreKind, choices: GroupChoices) -> list[str]:
+def _scores(choices: GroupChoices) -> list[str]:
     sentences = []
     for choice in choices.choices:
         if choice.row is None:
             continue
         row = choice.row
-        text = f"{_NAMES[score]} in {choice.precision}: {row.mean:.3g} ± {row.standard_error:.2g}"
+        text = f"{_NAMES[row.is_measured]} in {choice.precision}: {row.mean:.3g} ± {row.standard_error:.2g}"
         text += f" {_UNIT} over {row.num_pages} pages ({row.num_tokens:,} tokens)"
         if row.mean < 0:
             text += "; counted as 0, since below zero there is only noise"

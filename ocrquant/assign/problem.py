@@ -110,8 +110,8 @@ class Problem:
 
 
 def plan_score(sensitivity: Sensitivity) -> ScoreKind:
-    """The score that a plan follows: the measured KL where there is one."""
-    return "kl" if any(row.score == "kl" for row in sensitivity.rows) else "gradient"
+    """The score that a plan follows: screened ones, else the measured KL, else gradients."""
+    return sensitivity.plan_score
 
 
 def build_problem(sensitivity: Sensitivity, score: ScoreKind | None = None) -> Problem:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from ocrquant.artifacts import Assignment, GroupRecord, Pareto, ParetoPoint, RunFolder, Sensitivity
 from ocrquant.assign.front import is_on_front, pareto_front, pareto_point
-from ocrquant.assign.problem import Problem, build_problem, uniform_plan
+from ocrquant.assign.problem import Problem, build_problem, plan_score, uniform_plan
 from ocrquant.assign.solve import Plan, solve
 from ocrquant.formats import FORMATS, Precision
 from ocrquant.recipe.sections import AssignSection, Budget
@@ -51,7 +51,10 @@ def choose_formats(sensitivity: Sensitivity, budget: Budget, inputs: Mapping[str
         BudgetError: The budget cannot be reached.
         ArtifactError: A score is missing.
     """
-    problem = build_problem(sensitivity, "kl" if budget.kind == "max_kl" else None)
+    score = plan_score(sensitivity)
+    # A limit in nats needs scores that were held against measured ones.
+    score = "kl" if budget.kind == "max_kl" and score == "gradient" else score
+    problem = build_problem(sensitivity, score)
     plan = solve(problem, budget.kind, budget.value, baselines=_uniform_plans(sensitivity.groups))
     return Assignment(
         inputs=dict(inputs),

@@ -31,12 +31,13 @@ _FAINTEST = 0.07
 _SCORE_LABELS = {
     "kl": "KL divergence from bf16, nats a token",
     "gradient": "KL divergence estimated from gradients, nats a token",
+    "screened": "KL divergence from bf16, measured or estimated, nats a token",
 }
 
 
 def score_kind(sensitivity: Sensitivity) -> ScoreKind:
-    """The score that a plan follows: measured KL where there is one, else the gradient."""
-    return "kl" if any(row.score == "kl" for row in sensitivity.rows) else "gradient"
+    """The score that a plan follows."""
+    return sensitivity.plan_score
 
 
 @picture

@@ -21,6 +21,7 @@ _MARKERS = {"bf16": "s", "fp8": "o", "nvfp4": "^", "plan": "D"}
 _LOSS_LABELS = {
     "kl": "KL divergence from bf16, nats a token",
     "gradient": "KL estimated from gradients, nats a token",
+    "screened": "KL divergence from bf16, nats a token",
 }
 
 
@@ -92,7 +93,7 @@ def quality_against_bits(pareto: Pareto, assignment: Assignment, report: Report)
         if loss > 0 and name in names:
             _point(upper, size, loss, name, is_measured=False)
     for arm in report.arms:
-        if pareto.score == "kl" and arm.overall.mean_kl is not None and arm.overall.mean_kl > 0:
+        if pareto.score != "gradient" and arm.overall.mean_kl is not None and arm.overall.mean_kl > 0:
             _point(upper, arm.bits_per_weight, arm.overall.mean_kl, arm.name, is_measured=True)
     upper.set_yscale("log")
     upper.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
@@ -112,7 +113,7 @@ def quality_against_bits(pareto: Pareto, assignment: Assignment, report: Report)
         lower.set_ylim(bottom=-0.05 * high)
     for axes in (upper, lower):
         quiet_axes(axes, grid="both")
-    _key(upper, report, has_front=bool(front), is_comparable=pareto.score == "kl")
+    _key(upper, report, has_front=bool(front), is_comparable=pareto.score != "gradient")
     return figure
 
 

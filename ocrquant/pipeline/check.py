@@ -157,6 +157,7 @@ def _check_budget(model_map: ModelMap, space: SearchSpace, recipe: Recipe) -> No
                 group=group.name,
                 precision=precision,
                 score="kl",
+                is_measured=True,
                 mean=0.0,
                 standard_error=0.0,
                 num_pages=1,

@@ -15,7 +15,7 @@ from ocrquant.adapters.model import DocumentModel, Encoded, PageInput
 from ocrquant.errors import PagesError
 from ocrquant.pages import Page, page_image
 
-__all__ = ["choose_pages", "encode", "plan_batches"]
+__all__ = ["choose_pages", "encode", "num_positions", "plan_batches"]
 
 MAX_PADDING = 1.5
 """The longest sequence of a batch is at most so many times the shortest: padding costs as much as tokens."""
@@ -60,6 +60,11 @@ def plan_batches(document: DocumentModel, pages: Sequence[Page], batch_size: int
         else:
             batches.append([page])
     return batches
+
+
+def num_positions(document: DocumentModel, batch: Sequence[Page]) -> int:
+    """Positions of a batch, padding counted."""
+    return len(batch) * max(_num_tokens(document, page) for page in batch)
 
 
 def encode(document: DocumentModel, pages: Sequence[Page]) -> Encoded:

@@ -1,21 +1,28 @@
-"""What is scored: one group in one format, with its rounded weights ready to be multiplied with.
+"""What is scored: groups in formats, with their rounded weights ready to be multiplied with.
 
 Knows what a recipe leaves open and the rounded weights. Knows no page.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-import torch
-
 from ocrquant.adapters import Group, ModelMap, SearchSpace
-from ocrquant.artifacts import GroupRecord, RoundedWeights, Rounding
+from ocrquant.adapters.model import DocumentModel
+from ocrquant.artifacts import GroupRecord, KvScales, RoundedWeights, Rounding
 from ocrquant.formats import Precision
-from ocrquant.simulate import SimulatedLinear, rounded_linears
+from ocrquant.simulate import SimulatedLinear, apply_plan, rounded_linears
 
-__all__ = ["Candidate", "RoundedCandidates", "candidates_of", "group_record", "group_records"]
+__all__ = [
+    "Candidate",
+    "Change",
+    "RoundedCandidates",
+    "candidates_of",
+    "group_record",
+    "group_records",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +40,19 @@ class Candidate:
     precision: Precision
     linears: tuple[str, ...]
     block: int
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is quantized at once.
+
+    Attributes:
+        groups: Format by group; those in bf16 change nothing.
+        kv_cache: Whether the caches of all full-attention layers are FP8.
+    """
+
+    groups: Mapping[str, Precision]
+    kv_cache: bool = False
 
 
 def group_records(model_map: ModelMap, space: SearchSpace) -> list[GroupRecord]:
@@ -87,17 +107,53 @@ def candidates_of(model_map: ModelMap, groups: Sequence[GroupRecord]) -> list[Ca
 
 @dataclass(frozen=True, slots=True)
 class RoundedCandidates:
-    """The rounded weights of candidates, read when asked for."""
+    """The rounded weights of candidates, read when asked for, and the scales of caches."""
 
     rounding: Rounding
     weights: RoundedWeights
-    device: torch.device
+    document: DocumentModel
 
-    def linears(self, candidate: Candidate) -> Mapping[str, SimulatedLinear]:
+    def linears(self, groups: Mapping[str, Precision]) -> Mapping[str, SimulatedLinear]:
         """Quantized linears by name.
 
         Raises:
-            ArtifactError: The group was not rounded to this format.
+            ArtifactError: A group was not rounded to its format.
         """
-        plan = {candidate.group: candidate.precision}
-        return rounded_linears(self.rounding, self.weights, plan, device=self.device)
+        return rounded_linears(self.rounding, self.weights, groups, device=self.document.device)
+
+    def by_block(self, change: Change) -> dict[int, Change]:
+        """The part of a change that each decoder block has, those without one left out.
+
+        The number of blocks stands for the head.
+        """
+        model_map = self.document.map
+        blocks = {group.name: group.block for group in model_map.groups}
+        groups: dict[int, dict[str, Precision]] = {}
+        for name, precision in change.groups.items():
+            if precision is not Precision.BF16:
+                block = blocks[name]
+                groups.setdefault(model_map.num_blocks if block is None else block, {})[name] = precision
+        cached = {self._block_of(kv) for kv in self.rounding.kv} if change.kv_cache else set()
+        return {block: Change(groups.get(block, {}), block in cached) for block in groups.keys() | cached}
+
+    @contextmanager
+    def applied(self, block: int, part: Change | None) -> Iterator[None]:
+        """Quantizes the part of a block for the length of a ``with`` block.
+
+        Args:
+            block: Its index.
+            part: What `by_block` says of it.
+
+        Raises:
+            ArtifactError: A group was not rounded to its format.
+        """
+        if part is None:
+            yield
+            return
+        kv = [scales for scales in self.rounding.kv if part.kv_cache and self._block_of(scales) == block]
+        with apply_plan(self.document.model, self.linears(part.groups), kv=kv):
+            yield
+
+    def _block_of(self, scales: KvScales) -> int:
+        prefix = f"{self.document.map.block_prefix}."
+        return int(scales.name.removeprefix(prefix).partition(".")[0])

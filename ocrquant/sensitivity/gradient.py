@@ -59,7 +59,7 @@ def gradient_sums(
         gradient = _gradient_of_loss(trace, labels)
     for block in reversed(range(top)):
         hidden = trace.hidden.get(block).detach().requires_grad_()
-        with torch.enable_grad(), errors.watch(block, rounded):
+        with trace.document.resident_block(block), torch.enable_grad(), errors.watch(block, rounded):
             (gradient,) = torch.autograd.grad(trace.run_block(block, hidden), hidden, gradient)
     return {key: sums.tolist() for key, sums in errors.sums.items()}
 
@@ -121,7 +121,7 @@ class _Errors:
         for candidate in self._candidates:
             if candidate.block == block:
                 found = products.setdefault((candidate.group, candidate.precision), [])
-                for name, linear in rounded.linears(candidate).items():
+                for name, linear in rounded.linears({candidate.group: candidate.precision}).items():
                     options.setdefault(name, []).append((found, linear))
         with ExitStack() as hooks:
             for name, quantized in options.items():

@@ -4,49 +4,39 @@ What is quantized are the rounded weights that a checkpoint would hold, under th
 the reference is the same smoothed model in bf16, computed in float32 as the candidates are, so that a score
 is the price of a group's format alone.
 Batches depend on the pages alone and every figure is written down as it is found, so a run that was killed
-and repeated ends with the same bytes. Knows the order of work and the artefact.
+and repeated ends with the same bytes, and so does one of several processes. Knows the order of work and the
+artefact.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import get_args
+from collections.abc import Mapping, Sequence
 
-import torch
-import transformers
-
-from ocrquant.adapters import Group, search_space
+from ocrquant.adapters import search_space
 from ocrquant.adapters.model import DocumentModel
 from ocrquant.artifacts import (
-    Journal,
+    KvCacheScore,
     Rounding,
     RunFolder,
     Sensitivity,
     SensitivityRow,
-    sha256_data,
 )
 from ocrquant.artifacts.sensitivity import ScoreKind
-from ocrquant.errors import ModelError
-from ocrquant.formats import FORMATS, Precision
+from ocrquant.distributed import ranks
+from ocrquant.formats import FORMATS
 from ocrquant.pages import Page
-from ocrquant.progress import progress_bar
 from ocrquant.recipe.sections import SearchSection, SensitivitySection
-from ocrquant.sensitivity.batches import choose_pages, encode, plan_batches
-from ocrquant.sensitivity.candidates import Candidate, RoundedCandidates, candidates_of, group_records
-from ocrquant.sensitivity.divergence import divergence
+from ocrquant.sensitivity.batches import choose_pages, plan_batches
+from ocrquant.sensitivity.candidates import Candidate, Change, RoundedCandidates, candidates_of, group_records
 from ocrquant.sensitivity.estimates import ratio_estimate
-from ocrquant.sensitivity.gradient import gradient_sums
 from ocrquant.sensitivity.precision import in_float32
-from ocrquant.sensitivity.replay import HiddenStates, Trace, trace_batch
+from ocrquant.sensitivity.scorer import PageSums, Scorer
+from ocrquant.sensitivity.setup import RESIDENT_BYTES, environment, open_partial
 from ocrquant.simulate import apply_plan, rounded_smoothing
 
 __all__ = ["measure_sensitivity"]
 
-RESIDENT_BYTES = 1 << 30
-"""Hidden states of a batch beyond this go to disk."""
-
-_Key = tuple[ScoreKind, str, Precision]
+KV_CACHE = "kv_cache:fp8"
 
 
 def measure_sensitivity(
@@ -85,124 +75,77 @@ def measure_sensitivity(
     space = search_space(document.map, section.candidates, search.keep_bf16, search.force)
     groups = group_records(document.map, space)
     candidates = candidates_of(document.map, groups)
-    batches = plan_batches(document, choose_pages(pages, section.num_pages), section.batch_size)
-    partial = run.partial(Sensitivity.STAGE, {**inputs, "environment": _environment(document)})
-    kinds: list[ScoreKind] = [kind for kind in get_args(ScoreKind) if section.score in (kind, "both")]
-    found = _Found(partial.journal("scores"))
-    total = len(kinds) * len(candidates) * sum(map(len, batches))
+    chosen = choose_pages(pages, section.num_pages)
+    here = ranks()
+    partial = open_partial(run, Sensitivity.STAGE, {**inputs, "environment": environment(document)}, here)
     with (
         rounding.open_weights(run.path) as weights,
         apply_plan(document.model, {}, smoothing=rounded_smoothing(weights)),
         in_float32(document.model),
-        progress_bar("sensitivity", total, "scores", done=found.num_scores) as advance,
     ):
-        rounded = RoundedCandidates(rounding, weights, document.device)
-        for number, batch in enumerate(batches):
-            todo = {kind: [c for c in candidates if not found.has(number, kind, c)] for kind in kinds}
-            if not any(todo.values()):
-                continue
-            hidden = HiddenStates(partial, resident_bytes)
-            trace = trace_batch(document, encode(document, batch), hidden)
-            found.add_tokens(number, trace.num_tokens)
-            for kind, candidate, sums in _scores(trace, todo, rounded, [page.id for page in batch]):
-                found.add(number, kind, candidate, sums)
-                advance(len(batch))
-    sizes = {group.name: group for group in document.map.groups}
-    sensitivity = Sensitivity(
-        inputs=dict(inputs),
-        groups=groups,
-        rows=[
-            _row(sizes[candidate.group], candidate, kind, found, len(batches))
-            for candidate in candidates
-            for kind in kinds
-        ],
-    )
-    run.save(sensitivity)
-    partial.discard()
+        rounded = RoundedCandidates(rounding, weights, document)
+        scorer = Scorer(document, rounded, candidates, partial, resident_bytes)
+        scorer.add(plan_batches(document, chosen, section.batch_size))
+        rows = _rows(scorer, candidates, section.score, document)
+        kv_cache = _kv_cache(scorer, document) if rounding.kv else []
+    sensitivity = Sensitivity(inputs=dict(inputs), groups=groups, rows=rows, kv_cache=kv_cache)
+    here.wait()
+    if here.is_first:
+        run.save(sensitivity)
+        partial.discard()
+    here.wait()
     return sensitivity
 
 
-def _scores(
-    trace: Trace,
-    todo: Mapping[ScoreKind, Sequence[Candidate]],
-    rounded: RoundedCandidates,
-    page_ids: Sequence[str],
-) -> Iterator[tuple[ScoreKind, Candidate, list[float]]]:
-    """Sums by page of every score that a batch still lacks."""
-    if gradient := todo.get("gradient"):
-        by_candidate = gradient_sums(trace, gradient, rounded, page_ids)
-        for candidate in gradient:
-            yield "gradient", candidate, by_candidate[candidate.group, candidate.precision]
-    for candidate in todo.get("kl", ()):
-        yield "kl", candidate, divergence(trace, candidate, rounded)
-
-
-class _Found:
-    """What was measured so far, by batch, in memory and in a journal."""
-
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-        self._tokens: dict[int, list[int]] = {}
-        self._sums: dict[tuple[int, _Key], list[float]] = {}
-        for record in journal.read():
-            if "tokens" in record:
-                self._tokens[record["batch"]] = record["tokens"]
-            else:
-                key = (record["score"], record["group"], Precision(record["precision"]))
-                self._sums[record["batch"], key] = record["sums"]
-
-    @property
-    def num_scores(self) -> int:
-        """Pages times candidates times kinds of score."""
-        return sum(map(len, self._sums.values()))
-
-    def has(self, batch: int, kind: ScoreKind, candidate: Candidate) -> bool:
-        return (batch, (kind, candidate.group, candidate.precision)) in self._sums
-
-    def add_tokens(self, batch: int, num_tokens: list[int]) -> None:
-        if batch not in self._tokens:
-            self._journal.append({"batch": batch, "tokens": num_tokens})
-            self._tokens[batch] = num_tokens
-
-    def add(self, batch: int, kind: ScoreKind, candidate: Candidate, sums: list[float]) -> None:
-        if not all(map(math.isfinite, sums)):
-            raise ModelError(
-                f"{kind} score of group {candidate.group} in {candidate.precision}",
-                expected="finite logits and gradients",
-                given="NaN or Inf",
-                fix="keep the group in bf16 by search.keep_bf16, and report the model",
-            )
-        name, precision = candidate.group, candidate.precision
-        record = {"batch": batch, "score": kind, "group": name, "precision": str(precision), "sums": sums}
-        self._journal.append(record)
-        self._sums[batch, (kind, name, precision)] = sums
-
-    def pages(self, num_batches: int, key: _Key) -> tuple[list[float], list[int]]:
-        """Sum of a score and number of tokens of every page."""
-        sums = [s for batch in range(num_batches) for s in self._sums[batch, key]]
-        return sums, [n for batch in range(num_batches) for n in self._tokens[batch]]
+def _rows(
+    scorer: Scorer, candidates: Sequence[Candidate], score: str, document: DocumentModel
+) -> list[SensitivityRow]:
+    found: dict[ScoreKind, dict[str, PageSums]] = {}
+    if score in ("gradient", "both"):
+        found["gradient"] = {":".join(pair): sums for pair, sums in scorer.gradients().items()}
+    if score in ("kl", "both"):
+        found["kl"] = scorer.measure(
+            {f"{c.group}:{c.precision}": Change({c.group: c.precision}) for c in candidates}
+        )
+    return [
+        _row(document, candidate, kind, sums[f"{candidate.group}:{candidate.precision}"], scorer.num_tokens())
+        for candidate in candidates
+        for kind, sums in found.items()
+    ]
 
 
 def _row(
-    group: Group, candidate: Candidate, kind: ScoreKind, found: _Found, num_batches: int
+    document: DocumentModel, candidate: Candidate, kind: ScoreKind, sums: PageSums, num_tokens: list[int]
 ) -> SensitivityRow:
-    sums, num_tokens = found.pages(num_batches, (kind, candidate.group, candidate.precision))
     estimate = ratio_estimate(sums, num_tokens)
     return SensitivityRow(
         group=candidate.group,
         precision=candidate.precision,
         score=kind,
+        is_measured=kind == "kl",
         mean=estimate.mean,
         standard_error=estimate.standard_error,
         num_pages=len(sums),
         num_tokens=sum(num_tokens),
         bits_per_weight=FORMATS[candidate.precision].bits_per_weight,
-        weight_bytes=group.weight_bytes(candidate.precision),
+        weight_bytes=document.map.group(candidate.group).weight_bytes(candidate.precision),
     )
 
 
-def _environment(document: DocumentModel) -> str:
-    """What the figures depend on beside the inputs: half a stage from another device is not continued."""
-    device = document.device
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    return sha256_data([name, str(document.dtype), torch.__version__, transformers.__version__])
+def _kv_cache(scorer: Scorer, document: DocumentModel) -> list[KvCacheScore]:
+    """What FP8 caches of all full-attention layers cost."""
+    sums = scorer.measure({KV_CACHE: Change({}, kv_cache=True)})[KV_CACHE]
+    num_tokens = scorer.num_tokens()
+    estimate = ratio_estimate(sums, num_tokens)
+    config = document.model.config.get_text_config()
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return [
+        KvCacheScore(
+            precision="fp8",
+            mean=estimate.mean,
+            standard_error=estimate.standard_error,
+            num_pages=len(sums),
+            num_tokens=sum(num_tokens),
+            elements_per_token=2 * config.num_key_value_heads * head_dim * len(document.map.kv_attention),
+        )
+    ]

@@ -8,7 +8,7 @@ no format and no score.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,43 +31,50 @@ KEPT_LOGITS_BYTES = 1 << 30
 
 
 class HiddenStates:
-    """The input of every block and the output of the last one, on the device or, beyond a limit, on disk.
+    """Hidden states by number, on the device or, beyond a limit, on disk.
 
     Args:
         spill: Where to put what does not fit.
         max_bytes: Most bytes to keep on the device.
+        name: Of the files, one for each set of states that is alive at a time, in this process and others.
     """
 
-    def __init__(self, spill: PartialStage, max_bytes: int) -> None:
+    def __init__(self, spill: PartialStage, max_bytes: int, name: str = "hidden") -> None:
         self._spill = spill
         self._room = max_bytes
+        self._name = name
         self._resident: dict[int, Tensor] = {}
         self._device: torch.device | None = None
 
     def put(self, index: int, hidden: Tensor) -> None:
-        """Keeps the input of block `index`.
+        """Keeps a state in place of what that number held.
 
         Raises:
             OutputError: The disk is full.
         """
+        self.drop(index)
         if hidden.nbytes <= self._room:
             self._room -= hidden.nbytes
             self._resident[index] = hidden
         else:
             self._device = hidden.device
-            self._spill.write(_file_name(index), {"hidden": hidden})
+            self._spill.write(self._file_name(index), {"hidden": hidden})
 
     def get(self, index: int) -> Tensor:
         """What `put` was given, on its device."""
         if index in self._resident:
             return self._resident[index]
-        stored = self._spill.read(_file_name(index))
+        stored = self._spill.read(self._file_name(index))
         assert stored is not None, f"hidden states {index} were put before"
         return stored["hidden"].to(self._device)
 
+    def drop(self, index: int) -> None:
+        """Frees the memory of a state, if it is there; a file stays until it is written again."""
+        if index in self._resident:
+            self._room += self._resident.pop(index).nbytes
 
-def _file_name(index: int) -> str:
-    return f"hidden-{index}"
+    def _file_name(self, index: int) -> str:
+        return f"{self._name}-{index}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +96,7 @@ class Trace:
         page_of_row: int64 [n], the page of each.
         num_tokens: Judged tokens of each page.
         parts: Slices of the n positions whose logits are in memory at a time.
+        inputs: Blocks whose input is in `hidden`, the number of blocks standing for the last one's output.
     """
 
     document: DocumentModel
@@ -97,6 +105,7 @@ class Trace:
     page_of_row: Tensor
     num_tokens: list[int]
     parts: list[slice]
+    inputs: list[int]
     _head: nn.Module
     _calls: list[_Call] = field(default_factory=list)
     _kept: list[Tensor] = field(default_factory=list)
@@ -119,7 +128,12 @@ class Trace:
         """Logits [part, vocabulary] of each part, computed anew from the input of block `index` on."""
         hidden = self.hidden.get(index)
         for block in range(index, self.num_blocks):
-            hidden = self.run_block(block, hidden)
+            with self.document.resident_block(block):
+                hidden = self.run_block(block, hidden)
+        yield from self.logits_after(hidden)
+
+    def logits_after(self, hidden: Tensor) -> Iterator[Tensor]:
+        """Logits [part, vocabulary] of each part from an output [B, T, hidden] of the last block."""
         rows = self.judged(hidden)
         for part in self.parts:
             yield self.logits_of(rows[part])
@@ -162,13 +176,23 @@ class _EnoughError(Exception):
 
 
 @torch.no_grad()
-def trace_batch(document: DocumentModel, encoded: Encoded, hidden: HiddenStates) -> Trace:
+def trace_batch(
+    document: DocumentModel,
+    encoded: Encoded,
+    hidden: HiddenStates,
+    *,
+    inputs: Sequence[int] | None = None,
+    kept_bytes: int | None = None,
+) -> Trace:
     """Runs a batch through the model and notes what its blocks see.
 
     Args:
         document: The model; smoothing, if any, applied.
         encoded: The batch, padded on the right.
         hidden: Where to keep what the blocks see.
+        inputs: Blocks from which something will be run again, in order; all of them by default.
+        kept_bytes: Logits of the unchanged model beyond this are computed again each time;
+            `KEPT_LOGITS_BYTES` by default.
 
     Raises:
         ModelError: The model has something between its last block and its head beside the final norm.
@@ -177,6 +201,7 @@ def trace_batch(document: DocumentModel, encoded: Encoded, hidden: HiddenStates)
     mask = encoded.answer_mask
     rows, head = mask.flatten().nonzero().squeeze(1), _head(document)
     size = max(1, PART_ELEMENTS // _vocabulary(head))
+    num_blocks = document.map.num_blocks
     trace = Trace(
         document,
         hidden,
@@ -184,11 +209,14 @@ def trace_batch(document: DocumentModel, encoded: Encoded, hidden: HiddenStates)
         page_of_row=mask.nonzero()[:, 0],
         num_tokens=mask.sum(1).tolist(),
         parts=[slice(first, first + size) for first in range(0, len(rows), size)],
+        inputs=[*(range(num_blocks) if inputs is None else inputs), num_blocks],
         _head=head,
     )
     with ExitStack() as hooks:
         for index in range(trace.num_blocks):
-            handle = trace.block(index).register_forward_pre_hook(_noting(trace, index), with_kwargs=True)
+            handle = trace.block(index).register_forward_pre_hook(
+                _noting(trace, index, is_kept=index in trace.inputs), with_kwargs=True
+            )
             hooks.callback(handle.remove)
         last = trace.block(trace.num_blocks - 1)
         hooks.callback(
@@ -197,15 +225,16 @@ def trace_batch(document: DocumentModel, encoded: Encoded, hidden: HiddenStates)
         hooks.callback(head.register_forward_pre_hook(_stop_at_head(trace)).remove)
         with suppress(_EnoughError):
             document.logits(encoded)
-    trace.keep_reference(KEPT_LOGITS_BYTES)
+    trace.keep_reference(KEPT_LOGITS_BYTES if kept_bytes is None else kept_bytes)
     return trace
 
 
-def _noting(trace: Trace, index: int) -> Callable[..., None]:
+def _noting(trace: Trace, index: int, *, is_kept: bool) -> Callable[..., None]:
     def note(module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         others = dict(keywords)
         first, *rest = arguments or (others.pop("hidden_states"),)
-        trace.hidden.put(index, first)
+        if is_kept:
+            trace.hidden.put(index, first)
         trace._calls.append(_Call(tuple(rest), others))
 
     return note

@@ -51,6 +51,25 @@ def test_frame_has_rows_with_the_size_of_their_group():
     assert {"mean", "standard_error", "num_tokens", "weight_bytes"} <= set(frame.columns)
 
 
+def test_rows_say_whether_they_are_measured():
+    assert row().is_measured
+    assert not row(score="gradient").is_measured
+    assert not row(score="screened", is_measured=False).is_measured
+    with pytest.raises(ValueError, match="is_measured"):
+        row(score="screened")
+    with pytest.raises(ValueError, match="a gradient score of '0.qkv' with is_measured True"):
+        row(score="gradient", is_measured=True)
+
+
+def test_plan_follows_screened_scores_then_measured_ones():
+    rows = [row(score="gradient"), row(), row(score="screened", is_measured=True)]
+    assert [sensitivity(rows=rows[:count]).plan_score for count in (1, 2, 3)] == [
+        "gradient",
+        "kl",
+        "screened",
+    ]
+
+
 def test_shapes_belong_to_the_linears():
     with pytest.raises(ValueError, match="2 linears, 1 shapes"):
         group(shapes=[(10, 10)])

@@ -15,7 +15,8 @@ from ocrquant.formats import Precision
 from ocrquant.pages import ImageRef, Page
 from ocrquant.recipe.sections import StatisticsSection, WeightsSection
 from ocrquant.sensitivity.batches import encode
-from ocrquant.sensitivity.candidates import RoundedCandidates, candidates_of, group_records
+from ocrquant.sensitivity.candidates import Change, RoundedCandidates, candidates_of, group_records
+from ocrquant.sensitivity.divergence import divergences
 from ocrquant.sensitivity.precision import in_float32
 from ocrquant.sensitivity.replay import HiddenStates, trace_batch
 from ocrquant.simulate import apply_plan, rounded_smoothing
@@ -99,9 +100,20 @@ def scoring(document, rounded_run, pages, partial):
             encoded = encode(document, pages[batch])
             encoded = change(encoded) if change else encoded
             trace = trace_batch(document, encoded, HiddenStates(partial, resident_bytes))
-            yield encoded, trace, RoundedCandidates(rounding, weights, document.device)
+            yield encoded, trace, RoundedCandidates(rounding, weights, document)
 
     return open_scoring
+
+
+@pytest.fixture
+def measured(partial):
+    """KL of some groups and formats on a trace, each alone."""
+
+    def measure(trace, candidates, rounded, max_bytes=1 << 30):
+        changes = [Change({c.group: c.precision}) for c in candidates]
+        return divergences(trace, changes, rounded, HiddenStates(partial, max_bytes, "carried"))
+
+    return measure
 
 
 @pytest.fixture

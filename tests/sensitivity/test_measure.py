@@ -9,7 +9,7 @@ from ocrquant.artifacts import Journal, Rounding, RunFolder, Sensitivity
 from ocrquant.errors import ModelError, PatternError
 from ocrquant.formats import FORMATS, Precision
 from ocrquant.recipe.sections import SearchSection, SensitivitySection
-from ocrquant.sensitivity import measure, measure_sensitivity
+from ocrquant.sensitivity import measure_sensitivity, scorer
 
 BF16, FP8, NVFP4 = Precision.BF16, Precision.FP8, Precision.NVFP4
 INPUTS = {"rounding": "1" * 64}
@@ -117,34 +117,54 @@ def killed(function, after):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def test_killed_and_repeated_ends_in_the_same_bytes(folder, score, monkeypatch):
+@pytest.fixture
+def counted(monkeypatch):
+    """The changes that are measured, as they are."""
+    seen, divergences = [], scorer.divergences
+
+    def counting(trace, changes, *others):
+        seen.extend(changes)
+        return divergences(trace, changes, *others)
+
+    monkeypatch.setattr(scorer, "divergences", counting)
+    return seen
+
+
+def test_killed_and_repeated_ends_in_the_same_bytes(folder, score, counted):
     score(folder, num_pages=4)
     expected = (folder / Sensitivity.FILE_NAME).read_bytes()
     (folder / Sensitivity.FILE_NAME).unlink()
-    measured = []
-    divergence = measure.divergence
-    monkeypatch.setattr(measure, "divergence", lambda t, c, r: measured.append(c) or divergence(t, c, r))
-    # In the middle of a batch's gradients, of its divergences, and of a later batch.
-    for after in (7, 40, 75):
+    in_all = len(counted)
+    counted.clear()
+    # After a batch's gradients, in the middle of its divergences, and of a later batch.
+    for after in (1, 2, 3):
         assert killed(lambda: score(folder, num_pages=4), after) == -signal.SIGKILL
         assert not (folder / Sensitivity.FILE_NAME).exists()
     score(folder, num_pages=4)
     assert (folder / Sensitivity.FILE_NAME).read_bytes() == expected
-    assert 0 < len(measured) < 2 * 2 * len(Sensitivity.load(folder).groups)
+    assert 0 < len(counted) < in_all
 
 
-def test_half_a_stage_of_other_inputs_is_not_continued(folder, score, monkeypatch):
-    assert killed(lambda: score(folder, num_pages=2), 30) == -signal.SIGKILL
+def test_half_a_stage_of_other_inputs_is_not_continued(folder, score, monkeypatch, counted):
+    assert killed(lambda: score(folder, num_pages=2), 3) == -signal.SIGKILL
     monkeypatch.setitem(INPUTS, "rounding", "2" * 64)
-    measured = []
-    divergence = measure.divergence
-    monkeypatch.setattr(measure, "divergence", lambda t, c, r: measured.append(c) or divergence(t, c, r))
     found = score(folder, score="kl", num_pages=2)
-    assert len(measured) % len(found.rows) == 0
+    assert len(counted) % (len(found.rows) + 1) == 0  # all groups and formats, and the cache
+
+
+def test_cache_of_keys_and_values_is_scored(folder, score):
+    found = score(folder, score="gradient", num_pages=2)
+    (cache,) = found.kv_cache
+    # One full-attention layer of two heads of 32 elements, keys and values.
+    assert (cache.precision, cache.num_pages, cache.elements_per_token) == ("fp8", 2, 2 * 2 * 32)
+    assert 0 < cache.mean < sum(row.mean for row in found.rows)
 
 
 def test_score_that_is_not_finite_names_the_group(folder, score, monkeypatch):
-    monkeypatch.setattr(measure, "divergence", lambda trace, c, r: [float("nan")] * len(trace.num_tokens))
+    def broken(trace, changes, *others):
+        return [[float("nan")] * len(trace.num_tokens) for _ in changes]
+
+    monkeypatch.setattr(scorer, "divergences", broken)
     with pytest.raises(ModelError, match=r"kl score of group layers\.0\.gdn\.qkvz in fp8: expected finite"):
         score(folder, score="kl")
     assert not (folder / Sensitivity.FILE_NAME).exists()

@@ -42,7 +42,7 @@ def test_replay_of_a_changed_group_equals_the_whole_pass(document, scoring, cand
     for precision in ("fp8", "nvfp4"):
         candidate = candidate_of(candidates, group, precision)
         with scoring() as (encoded, trace, rounded), torch.no_grad():
-            with apply_plan(document.model, rounded.linears(candidate)):
+            with apply_plan(document.model, rounded.linears({candidate.group: candidate.precision})):
                 expected = whole_pass(document, encoded)
                 found = torch.cat(list(trace.logits_from(candidate.block)))
                 reference = torch.cat(list(trace.reference()))
@@ -53,7 +53,7 @@ def test_replay_of_a_changed_group_equals_the_whole_pass(document, scoring, cand
 def test_replay_from_behind_the_change_would_miss_it(document, scoring, candidates):
     candidate = candidate_of(candidates, "layers.1.gdn.out")
     with scoring() as (_, trace, rounded), torch.no_grad():
-        with apply_plan(document.model, rounded.linears(candidate)):
+        with apply_plan(document.model, rounded.linears({candidate.group: candidate.precision})):
             late = torch.cat(list(trace.logits_from(candidate.block + 1)))
         assert torch.equal(late, torch.cat(list(trace.reference())))
 
@@ -122,7 +122,7 @@ def test_logits_in_parts_are_the_same(scoring, candidates, document, monkeypatch
     candidate = candidate_of(candidates, "lm_head")
     with scoring() as (_, trace, rounded), torch.no_grad():
         assert len(trace._kept) == (len(trace.parts) if kept_bytes else 0)
-        with apply_plan(document.model, rounded.linears(candidate)):
+        with apply_plan(document.model, rounded.linears({candidate.group: candidate.precision})):
             found = list(trace.reference())
             changed = list(trace.logits_from(candidate.block))
         assert [len(part) for part in found[:-1]] == [7] * ((len(expected) - 1) // 7)

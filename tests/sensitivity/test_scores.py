@@ -5,9 +5,8 @@ import torch
 
 from ocrquant.formats import Precision
 from ocrquant.metrics.divergence import kl_from_logits
-from ocrquant.sensitivity import divergence as divergence_module
+from ocrquant.sensitivity import candidates as candidates_module
 from ocrquant.sensitivity import replay
-from ocrquant.sensitivity.divergence import divergence
 from ocrquant.sensitivity.gradient import drawn_labels, gradient_sums
 from ocrquant.simulate import apply_plan, simulated_output
 
@@ -34,49 +33,44 @@ def odd(encoded):
     return ~even(encoded)
 
 
-def kl_of_all(trace, candidates, rounded):
-    return torch.tensor([divergence(trace, candidate, rounded) for candidate in candidates])
-
-
-def test_kl_is_the_definition(document, scoring, candidates):
+def test_kl_is_the_definition(document, scoring, candidates, measured):
     candidate = candidates[3]
     with scoring() as (encoded, trace, rounded), torch.no_grad():
         plain = document.logits(encoded).double().log_softmax(-1)
-        with apply_plan(document.model, rounded.linears(candidate)):
+        with apply_plan(document.model, rounded.linears({candidate.group: candidate.precision})):
             other = document.logits(encoded).double().log_softmax(-1)
         by_position = (plain.exp() * (plain - other)).sum(-1)
         expected = (by_position * encoded.answer_mask).sum(1)
-        found = torch.tensor(divergence(trace, candidate, rounded), dtype=torch.float64)
+        found = torch.tensor(measured(trace, [candidate], rounded)[0], dtype=torch.float64)
     torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-8)
     assert (found > 0).all()
 
 
-def test_kl_of_a_group_that_is_left_alone_is_zero(scoring, candidates, monkeypatch):
+def test_kl_of_a_group_that_is_left_alone_is_zero(scoring, candidates, monkeypatch, measured):
     with scoring() as (_, trace, rounded):
-        assert all(value > 0 for value in divergence(trace, candidates[0], rounded))
-        monkeypatch.setattr(divergence_module, "apply_plan", lambda model, linears: apply_plan(model, {}))
-        for candidate in candidates:
-            assert divergence(trace, candidate, rounded) == [0.0] * 4
+        assert all(value > 0 for value in measured(trace, candidates[:1], rounded)[0])
+        monkeypatch.setattr(candidates_module, "apply_plan", lambda model, *_, **__: apply_plan(model, {}))
+        assert measured(trace, candidates, rounded) == [[0.0] * 4] * len(candidates)
 
 
-def test_what_is_in_the_padding_changes_nothing(scoring, candidates):
+def test_what_is_in_the_padding_changes_nothing(scoring, candidates, measured):
     some = candidates[::5]
     with scoring() as (_, trace, rounded):
-        plain_kl = kl_of_all(trace, some, rounded)
+        plain_kl = torch.tensor(measured(trace, some, rounded))
         plain_gradient = gradient_sums(trace, some, rounded, IDS)
     with scoring(change=poisoned_padding) as (_, trace, rounded):
-        assert torch.equal(kl_of_all(trace, some, rounded), plain_kl)
+        assert torch.equal(torch.tensor(measured(trace, some, rounded)), plain_kl)
         assert gradient_sums(trace, some, rounded, IDS) == plain_gradient
 
 
-def test_kl_adds_up_over_the_judged_tokens_only(scoring, candidates):
+def test_kl_adds_up_over_the_judged_tokens_only(scoring, candidates, measured):
     some = candidates[::5]
     with scoring() as (_, trace, rounded):
-        whole = kl_of_all(trace, some, rounded)
+        whole = torch.tensor(measured(trace, some, rounded))
     parts = []
     for part in (even, odd):
         with scoring(change=only(part)) as (_, trace, rounded):
-            parts.append(kl_of_all(trace, some, rounded))
+            parts.append(torch.tensor(measured(trace, some, rounded)))
     torch.testing.assert_close(parts[0] + parts[1], whole, rtol=1e-5, atol=1e-9)
     assert (parts[0] < whole).all()
 
@@ -109,7 +103,7 @@ def slow_gradient_score(document, encoded, trace, candidate, rounded):
     for page in range(pages):
         for position in range(length):
             product = 0.0
-            for name, linear in rounded.linears(candidate).items():
+            for name, linear in rounded.linears({candidate.group: candidate.precision}).items():
                 x, y = seen[name]
                 error = (
                     simulated_output(x[page, position], linear).double() - y[page, position].detach().double()
@@ -138,29 +132,29 @@ def test_gradient_score_is_the_definition(document, scoring, candidates, group, 
     assert all(value > 0 for value in found)
 
 
-def test_scores_in_parts_are_the_same(scoring, candidates, monkeypatch):
+def test_scores_in_parts_are_the_same(scoring, candidates, monkeypatch, measured):
     some = [c for c in candidates if c.group in ("layers.2.mlp.down", "lm_head")]
     with scoring() as (_, trace, rounded):
-        gradient, kl = gradient_sums(trace, some, rounded, IDS), kl_of_all(trace, some, rounded)
+        gradient, kl = gradient_sums(trace, some, rounded, IDS), torch.tensor(measured(trace, some, rounded))
     monkeypatch.setattr(replay, "PART_ELEMENTS", 2000)
     with scoring() as (_, trace, rounded):
         assert len(trace.parts) > 3
         for key, sums in gradient_sums(trace, some, rounded, IDS).items():
             assert sums == pytest.approx(gradient[key], rel=1e-3)
-        torch.testing.assert_close(kl_of_all(trace, some, rounded), kl, rtol=1e-2, atol=1e-8)
+        torch.testing.assert_close(torch.tensor(measured(trace, some, rounded)), kl, rtol=1e-2, atol=1e-8)
 
 
-def test_gradient_estimates_the_kl(scoring, candidates):
+def test_gradient_estimates_the_kl(scoring, candidates, measured):
     """Of the same order for every candidate, and the better the more tokens: the draws are few here."""
     with scoring(batch=slice(0, 6)) as (_, trace, rounded):
         ids = [f"page-{number}" for number in range(6)]
         gradient = gradient_sums(trace, candidates, rounded, ids)
         estimate = torch.tensor([sum(gradient[c.group, c.precision]) for c in candidates])
-        measured = kl_of_all(trace, candidates, rounded).sum(1)
-    log_ratio = (estimate / measured).log()
+        kl = torch.tensor(measured(trace, candidates, rounded)).sum(1)
+    log_ratio = (estimate / kl).log()
     assert abs(float(log_ratio.mean())) < 0.3
     assert float(log_ratio.std()) < 0.5
-    ranks = torch.stack([estimate.argsort().argsort(), measured.argsort().argsort()]).double()
+    ranks = torch.stack([estimate.argsort().argsort(), kl.argsort().argsort()]).double()
     assert float(torch.corrcoef(ranks)[0, 1]) > 0.9
 
 
