@@ -30,6 +30,7 @@ _DECADES = 4
 _FAINTEST = 0.07
 _SCORE_LABELS = {
     "kl": "KL divergence from bf16, nats a token",
+    "loss": "mean absolute change of the loss",
     "gradient": "KL divergence estimated from gradients, nats a token",
     "screened": "KL divergence from bf16, measured or estimated, nats a token",
 }
@@ -53,7 +54,7 @@ def sensitivity_heat_map(sensitivity: Sensitivity, score: ScoreKind | None = Non
     """
     score = score or score_kind(sensitivity)
     rows = {(row.group, row.precision): row for row in sensitivity.rows if row.score == score}
-    grid = PlaceGrid(group.name for group in sensitivity.groups)
+    grid = PlaceGrid(sensitivity.groups)
     formats = [precision for precision in FORMATS if any(key[1] == precision for key in rows)]
     high = max((row.mean for row in rows.values()), default=0.0) or 1.0
     positive = [row.mean for row in rows.values() if row.mean > 0]
@@ -87,7 +88,7 @@ def assignment_strip(assignment: Assignment, sensitivity: Sensitivity) -> Figure
     """
     num_weights = {group.name: group.num_weights for group in sensitivity.groups}
     names = [name for name in num_weights if name in assignment.groups]
-    grid = PlaceGrid(names)
+    grid = PlaceGrid([group for group in sensitivity.groups if group.name in assignment.groups])
     heights = [len(grid.roles), 1]
     figure, axes = new_figure(
         _WIDTH, _ROW * sum(heights) + 1.15, nrows=2, squeeze=False, gridspec_kw={"height_ratios": heights}

@@ -20,6 +20,7 @@ _WIDTH = 7.6
 _MARKERS = {"bf16": "s", "fp8": "o", "nvfp4": "^", "plan": "D"}
 _LOSS_LABELS = {
     "kl": "KL divergence from bf16, nats a token",
+    "loss": "mean absolute change of the loss",
     "gradient": "KL estimated from gradients, nats a token",
     "screened": "KL divergence from bf16, nats a token",
 }

@@ -1,6 +1,19 @@
 import pytest
 
+from ocrquant.artifacts import GroupRecord
 from ocrquant.evaluate.places import Place, PlaceGrid, place_of
+
+
+def group(name, kind, block=None):
+    return GroupRecord(
+        name=name,
+        kind=kind,
+        block=block,
+        linears=[name],
+        shapes=[(16, 16)],
+        num_weights=256,
+        precisions=["bf16", "fp8"],
+    )
 
 
 @pytest.mark.parametrize(
@@ -17,13 +30,23 @@ def test_place_of(name, place):
     assert place_of(name) == place
 
 
-def test_grid_has_a_row_a_role_and_a_column_a_layer_and_one_for_the_rest():
-    grid = PlaceGrid(["lm_head", "layers.0.a", "layers.10.b", "layers.10.a", "layers.2.a"])
+def test_grid_has_a_row_a_kind_and_a_column_a_block_and_one_for_the_rest():
+    groups = [group("head", "lm_head")]
+    inside = [(0, "a"), (10, "b"), (10, "a"), (2, "a")]
+    groups += [group(f"group-{i}", kind, block) for i, (block, kind) in enumerate(inside)]
+    grid = PlaceGrid(groups)
     assert grid.roles == ["a", "b", "lm_head"]
     assert grid.columns == ["0", "2", "10", ""]
-    assert grid.cell("layers.10.b") == (1, 2)
-    assert grid.cell("lm_head") == (2, 3)
+    assert grid.cell("group-1") == (1, 2)
+    assert grid.cell("head") == (2, 3)
+
+
+def test_groups_of_one_kind_in_one_block_have_rows_of_their_own():
+    groups = [group(f"layers.0.experts.{i}.up", "expert.up", 0) for i in range(2)]
+    grid = PlaceGrid([*groups, group("layers.0.mlp.up", "mlp.up", 0)])
+    assert grid.roles == ["experts.0.up", "experts.1.up", "mlp.up"]
+    assert len({grid.cell(g.name) for g in groups}) == 2
 
 
 def test_grid_without_groups_outside_has_no_column_for_them():
-    assert PlaceGrid(["layers.0.a"]).columns == ["0"]
+    assert PlaceGrid([group("x", "a", 0)]).columns == ["0"]
