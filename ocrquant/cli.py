@@ -287,7 +287,7 @@ def recipe_show(recipe: RecipeOrRun, overrides: Overrides = None) -> None:
 @recipe_app.command("diff")
 @reported
 def recipe_diff(old: RecipeOrRun, new: RecipeOrRun) -> None:
-    """Print the values in which two resolved recipes differ; ends with 1 where there are any, as diff does."""
+    """Print the values in which two resolved recipes differ; ends with 1 if there are any, as diff does."""
     from ocrquant.recipe import load_recipe, recipe_differences
 
     found = recipe_differences(load_recipe(old), load_recipe(new))

@@ -25,10 +25,12 @@ __all__ = [
     "SensitivityRow",
 ]
 
-ScoreKind = Literal["gradient", "kl", "screened"]
+ScoreKind = Literal["gradient", "kl", "loss", "screened"]
 
-SCORE_PREFERENCE: tuple[ScoreKind, ...] = ("screened", "kl", "gradient")
+SCORE_PREFERENCE: tuple[ScoreKind, ...] = ("screened", "kl", "loss", "gradient")
 """Which kind a plan follows: the first one that there is."""
+
+_MEASURED: tuple[ScoreKind, ...] = ("kl", "loss")
 
 
 class GroupRecord(FrozenModel):
@@ -74,8 +76,8 @@ class SensitivityRow(FrozenModel):
         score: ``kl``: KL divergence from bf16 in nats a token, measured on answer tokens; ``gradient``: the
             same to second order, half the squared product of output gradient and output error;
             ``screened``: the first where it was measured, else the second times what measured ones say that
-            it lacks.
-        is_measured: Whether the group was quantized and its KL measured. Stated for ``screened`` rows; the
+            it lacks; ``loss``: mean absolute change of a caller's own loss, in the loss's unit.
+        is_measured: Whether the group was quantized and its price measured. Stated for ``screened`` rows; the
             other kinds settle it.
         mean: The score, weighted by tokens.
         standard_error: Standard error of the mean over pages.
@@ -100,12 +102,12 @@ class SensitivityRow(FrozenModel):
     @classmethod
     def _settle(cls, values: Any) -> Any:
         if isinstance(values, dict) and "is_measured" not in values and values.get("score") != "screened":
-            return {**values, "is_measured": values.get("score") == "kl"}
+            return {**values, "is_measured": values.get("score") in _MEASURED}
         return values
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.score != "screened" and self.is_measured != (self.score == "kl"):
+        if self.score != "screened" and self.is_measured != (self.score in _MEASURED):
             raise ValueError(f"a {self.score} score of {self.group!r} with is_measured {self.is_measured}")
         return self
 
