@@ -10,7 +10,16 @@ PACKAGE = Path(__file__).parent.parent / "ocrquant"
 LAYERS = [
     {"", "errors"},  # "" is the package itself
     {"env"},
-    {"distributed", "formats", "json_files", "metrics", "progress", "prompts"},
+    {
+        "distributed",
+        "formats",
+        "json_files",
+        "metrics",
+        "progress",
+        "prompts",
+        "stored_parameter",
+        "tensor_file",
+    },
     {"cost", "kernels", "recipe", "artifacts"},
     {"pages", "adapters", "rounding", "simulate", "checkpoint", "models"},
     {"calibrate", "sensitivity", "assign", "export", "engine", "drafter", "pico", "toolkits", "verify"},

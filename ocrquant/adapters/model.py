@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,8 +23,9 @@ from ocrquant.adapters.devices import resolve_device
 from ocrquant.adapters.encoding import Encoded, PageEncoder, PageInput
 from ocrquant.adapters.headers import model_folder, read_model_map
 from ocrquant.adapters.qwen3_5_modules import use_lean_modules
+from ocrquant.adapters.residency import Residency, load_in_parts
 from ocrquant.adapters.structure import ModelMap
-from ocrquant.errors import ModelError
+from ocrquant.errors import DeviceError, ModelError
 from ocrquant.prompts import prompts_for
 
 __all__ = [
@@ -64,6 +66,7 @@ class DocumentModel:
         folder: Where it was loaded from.
         encoder: Pages to tensors.
         stop_ids: Tokens that end an answer.
+        residency: What loads the weights of a model that is in memory part by part; None where all of it is.
     """
 
     model: PreTrainedModel
@@ -73,11 +76,12 @@ class DocumentModel:
     folder: Path
     encoder: PageEncoder
     stop_ids: tuple[int, ...]
+    residency: Residency | None = None
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
-        return torch.device(self.model.device)
+        """Where the model computes."""
+        return torch.device(self.model.device) if self.residency is None else self.residency.device
 
     @property
     def dtype(self) -> torch.dtype:
@@ -112,20 +116,31 @@ class DocumentModel:
         return module
 
     def weight(self, name: str) -> Tensor:
-        """The weight [out, in] of a linear of `map`, wherever it is at the moment.
+        """The weight of a linear [out, in] or a norm [in] of `map`, wherever it is at the moment.
 
         Raises:
-            ModelError: There is no such linear.
+            ModelError: There is no such module, or it has no weight.
         """
-        return self.linear(name).weight.detach()
+        weight = getattr(self.module(name), "weight", None)
+        if not isinstance(weight, Tensor):
+            raise ModelError(
+                name, expected="a weight", given=type(weight).__name__, fix="restore the module first"
+            )
+        return weight.detach() if self.residency is None else self.residency.value(weight)
 
     @contextmanager
     def resident_block(self, index: int) -> Iterator[nn.Module]:
         """A decoder block with its weights in memory for the length of a ``with`` block.
 
-        Whoever runs a block, or part of one, does so inside.
+        Whoever runs a block, or part of one, does so inside: a forward pass alone would load and free the
+        weights by itself, but a backward pass after it, or a second pass, needs them to stay.
         """
-        yield self.module(f"{self.map.block_prefix}.{index}")
+        name = f"{self.map.block_prefix}.{index}"
+        if self.residency is None:
+            yield self.module(name)
+        else:
+            with self.residency.resident(name) as block:
+                yield block
 
     def encode(self, pages: Sequence[PageInput]) -> Encoded:
         """Pages with their answers, padded on the right, on the device of the model; see `Encoded`.
@@ -193,8 +208,16 @@ class DocumentModel:
             stop_at_loop: End a row that repeats one phrase.
 
         Raises:
+            DeviceError: The model is in memory part by part: each token would read all of it.
             PageSizeError: A page exceeds the context of the model.
         """
+        if self.residency is not None:
+            raise DeviceError(
+                f"transcription with {self.folder}",
+                expected="the whole model in memory",
+                given="one block at a time",
+                fix="give the pages a truth, or set model.residency to whole",
+            )
         for batch in self.plan_batches(pages, batch_size):
             encoded = self.encode_prompts([pages[i] for i in batch])
             lengths = encoded.valid.sum(1).tolist()
@@ -230,7 +253,12 @@ def _stop_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tup
 
 
 def open_model(
-    model: PreTrainedModel, model_map: ModelMap, folder: Path, *, prompts: Mapping[str, str] | None = None
+    model: PreTrainedModel,
+    model_map: ModelMap,
+    folder: Path,
+    *,
+    prompts: Mapping[str, str] | None = None,
+    residency: Residency | None = None,
 ) -> DocumentModel:
     """Joins a loaded Hugging Face model with the tokenizer and image processor of a folder.
 
@@ -239,6 +267,7 @@ def open_model(
         model_map: Structure of the unquantized model.
         folder: Folder with tokenizer, chat template and image processor.
         prompts: Instructions of the recipe for some kinds of page.
+        residency: What loads its parts, where it is not in memory as a whole.
 
     Raises:
         ModelError: The folder has no usable tokenizer, chat template or image processor.
@@ -265,9 +294,16 @@ def open_model(
         max_positions=model_map.max_positions,
         dtype=model.dtype,
     )
-    use_lean_modules(model)
+    use_lean_modules(model, None if residency is None else residency.device)
     return DocumentModel(
-        model.eval().requires_grad_(False), tokenizer, image_processor, model_map, folder, encoder, stop_ids
+        model.eval().requires_grad_(False),
+        tokenizer,
+        image_processor,
+        model_map,
+        folder,
+        encoder,
+        stop_ids,
+        residency,
     )
 
 
@@ -278,6 +314,7 @@ def load_model(
     *,
     prompts: Mapping[str, str] | None = None,
     allow_remote_code: bool = False,
+    residency: Literal["whole", "block"] = "whole",
 ) -> DocumentModel:
     """Loads an unquantized document model.
 
@@ -287,6 +324,8 @@ def load_model(
         dtype: Of weights and activations.
         prompts: Instructions of the recipe for some kinds of page.
         allow_remote_code: Run Python files of the folder.
+        residency: ``block`` leaves the weights on the disk until a part of the model is used; results are
+            the same bits.
 
     Raises:
         ModelError: See `read_model_map`; also tensors that the model does not find in the folder.
@@ -296,6 +335,9 @@ def load_model(
     place = resolve_device(str(device))
     folder = model_folder(path)
     model_map = read_model_map(folder, allow_remote_code)
+    if residency == "block":
+        parted, loader = load_in_parts(folder, model_map, place, dtype, allow_remote_code=allow_remote_code)
+        return open_model(parted, model_map, folder, prompts=prompts, residency=loader)
     with _no_progress_bar():
         model, report = AutoModelForImageTextToText.from_pretrained(
             folder,

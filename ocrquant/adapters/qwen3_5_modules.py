@@ -103,12 +103,17 @@ class LeanGatedDeltaNet(Qwen3_5GatedDeltaNet):  # type: ignore[misc]
         return gated_delta_rule(q * scale, k, v, log_gate, beta.float()).to(mixed.dtype)
 
 
-def use_lean_modules(model: PreTrainedModel) -> None:
-    """Switches the modules of a loaded model over, the recurrence only where the compiled kernel applies."""
+def use_lean_modules(model: PreTrainedModel, device: torch.device | None = None) -> None:
+    """Switches the modules of a loaded model over, the recurrence only where the compiled kernel applies.
+
+    Args:
+        model: The model.
+        device: Where it computes; where its weights are when left out.
+    """
     for module in model.modules():
         if type(module) is Qwen3_5VisionPatchEmbed:
             module.__class__ = LeanPatchEmbed
         elif type(module) is Qwen3_5GatedDeltaNet and supported(
-            model.device, model.dtype, module.head_k_dim, module.head_v_dim
+            device or model.device, model.dtype, module.head_k_dim, module.head_v_dim
         ):
             module.__class__ = LeanGatedDeltaNet

@@ -16,6 +16,7 @@ from pydantic import Field, model_validator
 from ocrquant.artifacts.base import Artifact, FileRecord, FrozenModel
 from ocrquant.errors import ArtifactError
 from ocrquant.formats import Precision
+from ocrquant.tensor_file import TensorFile
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -210,7 +211,7 @@ class Rounding(Artifact):
 
 
 class RoundedWeights:
-    """Reader of ``rounding.safetensors``: tensors are mapped, and copied only when asked for.
+    """Reader of ``rounding.safetensors``: a tensor is in memory only once it is asked for.
 
     Args:
         path: The file.
@@ -218,11 +219,9 @@ class RoundedWeights:
     """
 
     def __init__(self, path: Path, rounding: Rounding) -> None:
-        from safetensors import safe_open  # imports torch
-
-        self._file = safe_open(path, framework="pt")
+        self._file = TensorFile(path)
         self._names: dict[tuple[str, str], dict[str, str]] = {}
-        for name in self._file.keys():  # noqa: SIM118 - not a mapping
+        for name in self._file.names():
             *owner, suffix = name.split(":")
             self._names.setdefault((owner[0], owner[1] if len(owner) > 1 else ""), {})[suffix] = name
         self._norm_of = {linear: norm for norm in rounding.norms if norm.accepted for linear in norm.linears}
@@ -241,7 +240,7 @@ class RoundedWeights:
         if names is None:
             raise _missing(f"linear {linear} in {precision}")
         return weight_from_tensors(
-            precision, {suffix: self._file.get_tensor(name) for suffix, name in names.items()}
+            precision, {suffix: self._file.read(name) for suffix, name in names.items()}
         )
 
     def smoothing(self, linear: str) -> Tensor | None:
@@ -278,8 +277,8 @@ class RoundedWeights:
         return torch.tensor([self._encode_scales[group]], dtype=torch.float32)
 
     def close(self) -> None:
-        """Gives the mapping back; tensors already read stay valid."""
-        self._file.__exit__(None, None, None)
+        """Closes the file; tensors already read stay valid."""
+        self._file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -290,8 +289,7 @@ class RoundedWeights:
         self.close()
 
     def _tensor(self, name: str) -> Tensor:
-        tensor: Tensor = self._file.get_tensor(name)
-        return tensor
+        return self._file.read(name)
 
 
 def _missing(thing: str) -> ArtifactError:

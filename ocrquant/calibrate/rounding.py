@@ -180,9 +180,7 @@ class _Job:
         channel_amax = self.observed.channel_amax[site.name].to(self.document.device)
         norm, kept = None, []
         if fold is not None:
-            weight = self.document.module(fold.norm).weight
-            assert isinstance(weight, Tensor)
-            norm = Norm(weight.detach(), fold.offset)
+            norm = Norm(self.document.weight(fold.norm), fold.offset)
             searched = {linear.name for group in site.groups for linear in group.linears}
             kept = self._weights([name for name in fold.linears if name not in searched])
         layer = round_layer(

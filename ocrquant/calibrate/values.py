@@ -14,5 +14,12 @@ def require_finite_parameters(document: DocumentModel) -> None:
     Raises:
         WeightValueError: One holds NaN or Inf; the message names it.
     """
+    blocks = document.map.block_prefix
     for name, parameter in document.model.named_parameters():
-        require_finite(name, parameter.detach())
+        if not name.startswith(f"{blocks}."):
+            values = parameter if document.residency is None else document.residency.value(parameter)
+            require_finite(name, values.detach())
+    for index in range(document.map.num_blocks):
+        with document.resident_block(index) as block:
+            for name, parameter in block.named_parameters():
+                require_finite(f"{blocks}.{index}.{name}", parameter.detach())

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -22,7 +23,9 @@ from ocrquant.adapters import (
     search_space,
 )
 from ocrquant.artifacts import PageSet, RunFolder, sha256_data
+from ocrquant.distributed import ranks
 from ocrquant.pages import Page, from_record, load_pages, page_digest
+from ocrquant.pipeline.memory import choose_residency
 from ocrquant.recipe import Recipe
 
 
@@ -67,6 +70,11 @@ class Context:
         return resolve_device(self.device or self.recipe.device)
 
     @cached_property
+    def residency(self) -> Literal["whole", "block"]:
+        """How much of the model is in memory at a time; the same for all processes of the run."""
+        return ranks().gather(choose_residency(self.recipe, self.map, self.place))[0]
+
+    @cached_property
     def prompts(self) -> dict[str, str]:
         """Instructions of the recipe by kind of page."""
         return {str(kind): text for kind, text in self.recipe.model.prompts.items()}
@@ -84,13 +92,14 @@ class Context:
         )
 
     def document(self) -> DocumentModel:
-        """The model in bf16 on the device of the run; loaded once."""
+        """The model in bf16 on the device of the run; loaded once, or read as it is used (`residency`)."""
         if self._document is None:
             self._document = load_model(
                 self.model_folder,
                 self.place,
                 prompts=self.prompts,
                 allow_remote_code=self.recipe.model.allow_remote_code,
+                residency=self.residency,
             )
         return self._document
 

@@ -33,6 +33,8 @@ __all__ = ["Recipe"]
 
 # Where a run happens and what it is called do not change its result.
 _NOT_IN_DIGEST = frozenset({"output", "device"})
+# Section -> keys that decide how a result is computed, but not what it is.
+_NOT_IN_SECTION_DIGEST: dict[str, set[str]] = {"model": {"residency"}}
 
 
 def _check_device(device: str) -> str:
@@ -96,7 +98,7 @@ class Recipe(Section):
     def digest(self) -> str:
         """SHA-256 of everything that the recipe says with all imports, overrides and defaults filled in.
 
-        `output` and `device` are left out: a run may be moved and go on elsewhere.
+        `output`, `device` and `model.residency` are left out: a run may be moved and go on elsewhere.
         """
         return self.section_digest(*(name for name in type(self).model_fields if name not in _NOT_IN_DIGEST))
 
@@ -106,7 +108,7 @@ class Recipe(Section):
         Args:
             *sections: Names of top-level keys.
         """
-        data = self.model_dump(mode="json", include=set(sections))
+        data = self.model_dump(mode="json", include=set(sections), exclude=_NOT_IN_SECTION_DIGEST)
         assert set(data) == set(sections), f"no such section among {sections}"
         text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         return hashlib.sha256(text.encode()).hexdigest()

@@ -75,10 +75,14 @@ class ModelSection(Section):
             package.
         allow_remote_code: Run Python files of that folder. Off: such a model is refused.
         prompts: Prompt for a kind of page, in place of the architecture's own.
+        residency: ``whole`` loads all weights; ``block`` reads those of one decoder block at a time from the
+            disk, for models larger than memory; ``auto`` takes ``whole`` where it fits. No figure depends on
+            it.
     """
 
     path: str = Field(min_length=1)
     allow_remote_code: bool = False
+    residency: Literal["auto", "whole", "block"] = "auto"
     prompts: dict[PageKind, str] = {}
 
 

@@ -20,6 +20,7 @@ from ocrquant.errors import ModelError, ShapeError
 from ocrquant.formats.weights import scale_columns
 from ocrquant.simulate.kv_cache import quantize_cache_writes
 from ocrquant.simulate.linear import QuantizedLinear, SimulatedLinear
+from ocrquant.stored_parameter import StoredParameter
 
 __all__ = ["Smoothing", "apply_plan"]
 
@@ -54,7 +55,7 @@ def apply_plan(
     Blocks nest: smoothing may be applied once outside, single groups inside.
 
     Args:
-        model: The model, on one device or several.
+        model: The model, on one device or several. Weights that are on the disk are changed as they are read.
         linears: Quantized linears by the names of the ``nn.Linear`` modules that they stand in for.
         smoothing: Folded into norms and into those of its linears that are not in ``linears``.
         kv: FP8 scales of the caches of full-attention layers; a layer that is not listed keeps bf16.
@@ -69,13 +70,12 @@ def apply_plan(
             undo.callback(_swap(model, name, linear))
         if smoothing is not None:
             for name, weight in smoothing.norms.items():
-                undo.callback(_replace_weight(model, name, weight))
+                _check_shape(name, tuple(_module(model, name).weight.shape), tuple(weight.shape))
+                undo.callback(_change_weight(model, name, _taking(weight)))
             _check_untied(model, smoothing.columns)
             for name in smoothing.columns.keys() - linears.keys():
-                original = _module(model, name).weight.detach()
-                factors = smoothing.columns[name].to(original.device)
-                scaled = scale_columns(original.to(smoothing.dtype or original.dtype), factors)
-                undo.callback(_replace_weight(model, name, scaled))
+                scaling = _scaling(smoothing.columns[name], smoothing.dtype)
+                undo.callback(_change_weight(model, name, scaling))
         for scales in kv:
             attention = _module(model, scales.name)
             undo.callback(
@@ -96,19 +96,31 @@ def _swap(model: nn.Module, name: str, linear: SimulatedLinear) -> Callable[[], 
     _check_shape(name, tuple(original.weight.shape), linear.shape)
     parent_name, _, child = name.rpartition(".")
     parent = model.get_submodule(parent_name)
-    setattr(parent, child, QuantizedLinear(linear.to(original.weight.device), original.bias))
+    if not isinstance(original.weight, StoredParameter):
+        linear = linear.to(original.weight.device)
+    setattr(parent, child, QuantizedLinear(linear, original.bias))
     return lambda: setattr(parent, child, original)
 
 
-def _replace_weight(model: nn.Module, name: str, weight: Tensor) -> Callable[[], None]:
+def _taking(weight: Tensor) -> Callable[[Tensor], Tensor]:
+    return lambda original: weight.to(original.device)
+
+
+def _scaling(factors: Tensor, dtype: torch.dtype | None) -> Callable[[Tensor], Tensor]:
+    return lambda original: scale_columns(original.to(dtype or original.dtype), factors.to(original.device))
+
+
+def _change_weight(model: nn.Module, name: str, function: Callable[[Tensor], Tensor]) -> Callable[[], None]:
+    """Changes a weight now, or, where it is on the disk, whenever it is read."""
     parameter = _module(model, name).weight
-    _check_shape(name, tuple(parameter.shape), tuple(weight.shape))
+    if isinstance(parameter, StoredParameter):
+        return parameter.change(function)
     original = parameter.data
 
     def restore() -> None:
         parameter.data = original
 
-    parameter.data = weight.to(original.device, original.dtype)
+    parameter.data = function(original).to(original.dtype)
     return restore
 
 

@@ -82,6 +82,9 @@ def test_digest_covers_defaults_and_ignores_place_and_order():
     recipe = build()
     assert build(statistics={"batch_size": 8}).digest() == recipe.digest()
     assert build(output="elsewhere", device="cuda").digest() == recipe.digest()
+    by_block = build(model={**data()["model"], "residency": "block"})
+    assert by_block.digest() == recipe.digest()
+    assert by_block.section_digest("model") == recipe.section_digest("model")
     assert build_recipe(dict(reversed(data().items())), "r.yaml").digest() == recipe.digest()
 
 
