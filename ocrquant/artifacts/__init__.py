@@ -6,7 +6,15 @@ how any number in it is found, and imports no stage.
 
 from __future__ import annotations
 
-from ocrquant.artifacts.assignment import Assignment, Pareto, ParetoPoint
+from ocrquant.artifacts.assignment import (
+    Assignment,
+    MeasuredKl,
+    Pareto,
+    ParetoPoint,
+    RepairRecord,
+    StepRecord,
+    Swap,
+)
 from ocrquant.artifacts.atomic import atomic_folder, atomic_path, write_bytes, write_tensors
 from ocrquant.artifacts.base import Artifact, FileRecord, FrozenModel, Producer
 from ocrquant.artifacts.checkpoint import CheckpointRecord
@@ -82,6 +90,7 @@ __all__ = [
     "KvStatistics",
     "LinearStatistics",
     "LinearsRecord",
+    "MeasuredKl",
     "NormSmoothing",
     "PageOutput",
     "PageRecord",
@@ -92,6 +101,7 @@ __all__ = [
     "PartialStage",
     "PositionStatistics",
     "Producer",
+    "RepairRecord",
     "Report",
     "RoundedWeights",
     "Rounding",
@@ -101,6 +111,8 @@ __all__ = [
     "Sensitivity",
     "SensitivityRow",
     "Statistics",
+    "StepRecord",
+    "Swap",
     "TextMetrics",
     "Transcripts",
     "atomic_folder",

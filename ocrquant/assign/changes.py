@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from ocrquant.artifacts import Assignment, Sensitivity
-from ocrquant.assign.problem import build_problem
+from ocrquant.assign.build import build_problem
 from ocrquant.assign.stage import choose_formats
 from ocrquant.formats import FORMATS, Precision
 from ocrquant.recipe.sections import Budget

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ocrquant.artifacts import Assignment, GroupRecord, Sensitivity
-from ocrquant.assign.problem import Choice, GroupChoices, Problem, build_problem
+from ocrquant.artifacts import Assignment, GroupRecord, KvCacheScore, Sensitivity
+from ocrquant.assign.build import build_problem
+from ocrquant.assign.problem import Choice, GroupChoices, Problem
 from ocrquant.errors import PatternError
 from ocrquant.formats import Precision
 
@@ -83,7 +84,8 @@ def _scores(choices: GroupChoices) -> list[str]:
         if choice.row is None:
             continue
         row = choice.row
-        text = f"{_NAMES[row.is_measured]} in {choice.precision}: {row.mean:.3g} ± {row.standard_error:.2g}"
+        is_measured = isinstance(row, KvCacheScore) or row.is_measured
+        text = f"{_NAMES[is_measured]} in {choice.precision}: {row.mean:.3g} ± {row.standard_error:.2g}"
         text += f" {_UNIT} over {row.num_pages} pages ({row.num_tokens:,} tokens)"
         if row.mean < 0:
             text += "; counted as 0, since below zero there is only noise"

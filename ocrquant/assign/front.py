@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from ocrquant.artifacts import ParetoPoint
 from ocrquant.assign.problem import Problem
 from ocrquant.assign.solve import Plan, selected_plan, size_knapsack
+from ocrquant.assign.terms import KV_CACHE
 from ocrquant.formats import FORMATS, Precision
 
 __all__ = ["is_on_front", "pareto_front", "pareto_point"]
@@ -20,7 +21,10 @@ NUM_STEPS = 400
 0.03 bits where bf16 is open everywhere."""
 
 
-def pareto_front(problem: Problem, *, num_steps: int = NUM_STEPS) -> list[Plan]:
+_NUM_LIMITED_STEPS = 40
+
+
+def pareto_front(problem: Problem, *, num_steps: int | None = None) -> list[Plan]:
     """Plans that no other plan beats in both bytes and loss, smallest first, both ends included.
 
     Each is exact: the best one for its size. Beginning at the largest plan, the next one is the best at least
@@ -28,9 +32,14 @@ def pareto_front(problem: Problem, *, num_steps: int = NUM_STEPS) -> list[Plan]:
 
     Args:
         problem: Groups and choices.
-        num_steps: How many steps the range of sizes has; a large number gives every plan there is.
+        num_steps: How many steps the range of sizes has; a large number gives every plan there is. With
+            limits of kinds a plan takes up to a second, and there are 40 by default.
+
+    Raises:
+        BudgetError: No plan keeps the limits of kinds.
     """
     knapsack = size_knapsack(problem)
+    num_steps = num_steps or (_NUM_LIMITED_STEPS if problem.rows else NUM_STEPS)
     least, most = knapsack.least_resource, knapsack.most_resource
     step = max(1, (most - least) // num_steps)
     plans: list[Plan] = []
@@ -52,7 +61,8 @@ def pareto_point(problem: Problem, precisions: Mapping[str, Precision], name: st
         precisions: The plan.
         name: See `ParetoPoint`.
     """
-    totals, count = problem.totals(precisions), Counter(precisions.values())
+    totals = problem.totals(precisions)
+    count = Counter(precision for group, precision in precisions.items() if group != KV_CACHE)
     return ParetoPoint(
         name=name,
         bits_per_weight=problem.bits_per_weight(totals.bits),

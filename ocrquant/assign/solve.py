@@ -13,11 +13,23 @@ from math import floor, ulp
 
 from ocrquant.artifacts.assignment import BudgetKind
 from ocrquant.assign.knapsack import Item, Knapsack, Selection
+from ocrquant.assign.limited import LimitedKnapsack
 from ocrquant.assign.problem import Choice, Problem, Totals
 from ocrquant.errors import BudgetError
 from ocrquant.formats import Precision
 
-__all__ = ["Plan", "check_plan", "selected_plan", "size_knapsack", "solve"]
+__all__ = [
+    "Plan",
+    "Solver",
+    "budget_limit",
+    "budget_resource",
+    "check_plan",
+    "selected_plan",
+    "size_knapsack",
+    "solve",
+]
+
+Solver = Knapsack | LimitedKnapsack
 
 Precisions = Mapping[str, Precision]
 
@@ -29,10 +41,10 @@ class Plan:
     """A format for every group.
 
     Attributes:
-        precisions: Format by group, sorted by name.
+        precisions: Format by group, sorted by name, and that of keys and values where their cache is scored.
         totals: Its sums.
         gap: Proven bound on how much better the best plan could be, in loss grid steps or, for ``max_kl``, in
-            bytes. 0 except in contrived cases, see `Selection.gap`.
+            bytes. 0 except in contrived cases, see `Selection.gap`; with limits of kinds a few parts in 10^9.
     """
 
     precisions: dict[str, Precision]
@@ -52,7 +64,9 @@ _BUDGETS: Mapping[BudgetKind, _Budget] = {
     "bits_per_weight": _Budget("bits", "loss"),
     "weight_bytes": _Budget("weight_bytes", "loss"),
     "max_kl": _Budget("loss", "weight_bytes"),
+    "step_us": _Budget("step_ns", "loss"),
 }
+_LIMITS = "assign.limits and assign.min_bits"
 
 
 def solve(
@@ -61,6 +75,7 @@ def solve(
     """The best plan within a budget.
 
     ``bits_per_weight`` and ``weight_bytes``: the least sum of scores, and of equal ones the smallest plan.
+    ``step_us``: the least sum of scores, and of equal ones the quickest plan.
     ``max_kl``: the fewest bytes, and of equal ones the least sum. The same plan on any machine.
 
     Bits are the nominal ones of `ocrquant.formats.FORMATS`: block scales are counted (nvfp4 is 4.5), scales
@@ -76,19 +91,28 @@ def solve(
         BudgetError: No plan fits; the message states what can be reached.
     """
     budget = _BUDGETS[kind]
-    limit = _limit(problem, kind, value)
-    knapsack = _knapsack(problem, budget)
-    selection = knapsack.best(limit)
+    limit = budget_limit(problem, kind, value)
+    solver = _solver(problem, budget)
+    selection = solver.best(limit)
     if selection is None:
-        raise _unreachable(problem, kind, value, knapsack)
+        raise _unreachable(problem, kind, value, solver)
     plan = selected_plan(problem, selection)
     check_plan(problem, plan, kind, limit, baselines or {})
     return plan
 
 
-def size_knapsack(problem: Problem) -> Knapsack:
-    """The knapsack of loss against bytes, for many limits at once."""
-    return _knapsack(problem, _BUDGETS["weight_bytes"])
+def size_knapsack(problem: Problem) -> Solver:
+    """The knapsack of loss against bytes, for many limits at once.
+
+    Raises:
+        BudgetError: No plan keeps the limits of kinds.
+    """
+    return _solver(problem, _BUDGETS["weight_bytes"])
+
+
+def budget_resource(kind: BudgetKind) -> str:
+    """The field of `Choice` and `Totals` that a budget limits."""
+    return _BUDGETS[kind].resource
 
 
 def selected_plan(problem: Problem, selection: Selection) -> Plan:
@@ -118,18 +142,31 @@ def check_plan(
     assert totals == plan.totals, "the sums are those of the plan"
     spent, reached = getattr(totals, budget.resource), getattr(totals, budget.objective)
     assert spent <= limit, f"the plan takes {spent} of {limit} units of {kind}"
+    broken = problem.broken_limits(plan.precisions)
+    assert not broken, f"the plan exceeds {', '.join(broken)}"
     for name, precisions in baselines.items():
         other = problem.totals(precisions)
-        if getattr(other, budget.resource) <= limit:
+        if getattr(other, budget.resource) <= limit and not problem.broken_limits(precisions):
             least = getattr(other, budget.objective)
             assert reached <= least, f"the plan is worse than {name}: {reached} > {least} {budget.objective}"
 
 
-def _knapsack(problem: Problem, budget: _Budget) -> Knapsack:
+def _solver(problem: Problem, budget: _Budget) -> Solver:
     def item(choice: Choice) -> Item:
         return getattr(choice, budget.objective), getattr(choice, budget.resource)
 
-    return Knapsack([[item(choice) for choice in group.choices] for group in problem.groups])
+    items = [[item(choice) for choice in group.choices] for group in problem.groups]
+    if not problem.rows:
+        return Knapsack(items)
+    limited = LimitedKnapsack(items, problem.rows)
+    if not limited.is_possible:
+        raise BudgetError(
+            _LIMITS,
+            expected="limits that some plan keeps",
+            given=", ".join(row.name for row in problem.rows),
+            fix="raise a share, lower a number of bits, or force and forbid less",
+        )
+    return limited
 
 
 def _unit(problem: Problem, kind: BudgetKind) -> Fraction:
@@ -138,10 +175,12 @@ def _unit(problem: Problem, kind: BudgetKind) -> Fraction:
         "bits_per_weight": problem.bit / problem.num_weights,
         "weight_bytes": Fraction(1),
         "max_kl": problem.loss_step,
+        "step_us": Fraction(1, 1000),
     }[kind]
 
 
-def _limit(problem: Problem, kind: BudgetKind, value: float) -> int:
+def budget_limit(problem: Problem, kind: BudgetKind, value: float) -> int:
+    """A budget in whole units of the sum that it limits."""
     if kind == "max_kl":
         # Sums are reported as floats: what is reported as `value` is within it.
         return floor((Fraction(value) + Fraction(ulp(value)) / 2) / _unit(problem, kind))
@@ -149,17 +188,17 @@ def _limit(problem: Problem, kind: BudgetKind, value: float) -> int:
     return floor(Fraction(repr(value)) / _unit(problem, kind))
 
 
-def _unreachable(problem: Problem, kind: BudgetKind, value: float, knapsack: Knapsack) -> BudgetError:
+def _unreachable(problem: Problem, kind: BudgetKind, value: float, solver: Solver) -> BudgetError:
     unit = _unit(problem, kind)
-    expected = f"at least {_shown(knapsack.least_resource * unit)}"
+    expected = f"at least {_shown(solver.least_resource * unit)}"
     if kind == "max_kl":
-        most = _shown(knapsack.most_resource * unit)
+        most = _shown(solver.most_resource * unit)
         expected += f", which forced formats cost at best (the smallest plan has {most})"
     return BudgetError(
         f"assign.budget.{kind}",
         expected=f"{expected}, over {len(problem.groups)} groups with what search leaves open to them",
         given=_plain(value),
-        fix="raise the budget, or take groups out of search.keep_bf16 and search.force",
+        fix="raise the budget, or settle fewer groups in search and assign",
     )
 
 

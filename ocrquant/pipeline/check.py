@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ocrquant.adapters import Group, ModelMap, SearchSpace, model_folder, read_model_map, resolve_device
 from ocrquant.artifacts import Sensitivity, SensitivityRow
-from ocrquant.assign import choose_formats
+from ocrquant.assign import choose_formats, terms_of
 from ocrquant.errors import OutputError
 from ocrquant.formats import FORMATS, Precision
 from ocrquant.pages import Page
@@ -142,12 +142,10 @@ def check_recipe(recipe: Recipe, *, device: str | None = None) -> CheckResult:
 
 
 def _check_budget(model_map: ModelMap, space: SearchSpace, recipe: Recipe) -> None:
-    """Let the solver itself refuse a limit of bits or bytes.
+    """Let the solver itself refuse a limit of bits, bytes or time, and terms that nothing meets.
 
-    What a KL can reach is known after scoring only.
+    Every score is zero here: what a KL can reach, and how large a scored cache is, is known after scoring.
     """
-    if recipe.assign.budget.kind == "max_kl":
-        return
     groups, rows = [], []
     for group in model_map.groups:
         precisions = list(space.choices[group.name])
@@ -168,7 +166,8 @@ def _check_budget(model_map: ModelMap, space: SearchSpace, recipe: Recipe) -> No
             for precision in precisions
             if precision != Precision.BF16
         ]
-    choose_formats(Sensitivity(inputs={}, groups=groups, rows=rows), recipe.assign.budget, {})
+    terms = terms_of(recipe.assign, recipe.export.kv_cache)
+    choose_formats(Sensitivity(inputs={}, groups=groups, rows=rows), recipe.assign.budget, {}, terms=terms)
 
 
 def _check_output(folder: Path, disk: Mapping[str, int]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from ocrquant.artifacts import (
     Artifact,
@@ -17,6 +18,8 @@ from ocrquant.artifacts import (
     Rounding,
     Sensitivity,
     Statistics,
+    sha256_data,
+    sha256_file,
 )
 from ocrquant.assign import assign
 from ocrquant.calibrate import collect_statistics, round_groups
@@ -24,7 +27,9 @@ from ocrquant.evaluate import evaluate_run
 from ocrquant.export import export_checkpoint
 from ocrquant.pipeline.context import Context
 from ocrquant.pipeline.transcribe import write_pages
+from ocrquant.recipe import Recipe
 from ocrquant.sensitivity import measure_sensitivity
+from ocrquant.sensitivity.judge import PlanJudge
 
 Inputs = dict[str, str]
 
@@ -58,6 +63,8 @@ class Stage:
             found["model"] = context.model_digest
         if self.artifact is PageSet:
             found |= _page_inputs(context)
+        if self.artifact is Assignment:
+            found |= assign_inputs(context.recipe)
         return found
 
 
@@ -69,6 +76,15 @@ def _page_inputs(context: Context) -> Inputs:
             "model": context.model_digest,
             "answers": context.recipe.section_digest("model", "evaluate"),
         }
+    return found
+
+
+def assign_inputs(recipe: Recipe) -> Inputs:
+    """What a plan is made from beside scores and its own section: the cache's format, and a cost table."""
+    found = {"kv_cache": sha256_data(recipe.export.kv_cache)}
+    target = recipe.assign.target
+    if target is not None and target.table is not None:
+        found["cost_table"] = sha256_file(Path(target.table))
     return found
 
 
@@ -103,7 +119,20 @@ def _sensitivity(context: Context, inputs: Inputs) -> None:
 
 
 def _assign(context: Context, inputs: Inputs) -> None:
-    assign(context.run, context.run.load(Sensitivity), context.recipe.assign, inputs)
+    section, sensitivity = context.recipe.assign, context.run.load(Sensitivity)
+    kv_cache = context.recipe.export.kv_cache
+    if not section.repair.max_measurements:
+        assign(context.run, sensitivity, section, inputs, kv_cache=kv_cache)
+        return
+    with PlanJudge(
+        context.run,
+        context.document(),
+        context.pages("calibration"),
+        context.run.load(Rounding),
+        context.recipe.sensitivity,
+        sensitivity.inputs,
+    ) as judge:
+        assign(context.run, sensitivity, section, inputs, kv_cache=kv_cache, judge=judge)
 
 
 def _export(context: Context, inputs: Inputs) -> None:

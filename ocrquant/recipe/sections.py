@@ -1,70 +1,46 @@
 """What a recipe may say: one model per section, unknown keys refused, every field read by a stage.
 
 Knows keys, units and ranges, and rules that hold between keys. Does not know whether a model, a page or a
-layer
-exists: `ocrquant check` looks.
+layer exists: `ocrquant check` looks.
 """
 
 from __future__ import annotations
 
-import re
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import AfterValidator, Field, model_validator
 
 from ocrquant.formats import Precision
+from ocrquant.recipe.assign_section import (
+    AssignSection,
+    Budget,
+    CountedCacheSection,
+    RepairSection,
+    TargetSection,
+)
+from ocrquant.recipe.base import Pattern, Section, check_distinct, rule_broken
 
 __all__ = [
     "AssignSection",
     "Budget",
+    "CountedCacheSection",
     "EvaluateSection",
     "ExportSection",
     "GateSection",
     "ModelSection",
     "PagesSection",
+    "RepairSection",
     "SearchSection",
     "Section",
     "SensitivitySection",
     "StatisticsSection",
+    "TargetSection",
     "WeightsSection",
     "rule_broken",
 ]
 
 PageKind = Literal["line", "block", "page"]
 Arm = Literal["bf16", "fp8", "nvfp4", "plan"]
-
-
-def rule_broken(expected: str, given: object, fix: str) -> PydanticCustomError:
-    """An error of a rule between keys, in the parts that `RecipeError` is made of."""
-    context = {"expected": expected, "given": str(given), "fix": fix}
-    return PydanticCustomError("rule", "expected {expected}, got {given}; {fix}", context)
-
-
-def _check_distinct(values: list[Any]) -> list[Any]:
-    if len(set(values)) != len(values):
-        raise rule_broken("distinct entries", ", ".join(str(v) for v in values), "remove the repeated one")
-    return values
-
-
-def _check_pattern(pattern: str) -> str:
-    if pattern.startswith("re:"):
-        try:
-            re.compile(pattern[3:])
-        except re.error as error:
-            raise rule_broken("a regular expression after re:", error, "mend the pattern") from error
-    elif not pattern.strip():
-        raise rule_broken("a pattern", "an empty text", "remove it") from None
-    return pattern
-
-
-Pattern = Annotated[str, AfterValidator(_check_pattern)]
-
-
-class Section(BaseModel):
-    """Base of all sections: unknown keys, NaN and Inf are refused, values do not change."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class ModelSection(Section):
@@ -83,7 +59,7 @@ class ModelSection(Section):
     path: str = Field(min_length=1)
     allow_remote_code: bool = False
     residency: Literal["auto", "whole", "block"] = "auto"
-    prompts: dict[PageKind, str] = {}
+    prompts: dict[PageKind, str] = Field(default_factory=dict)
 
 
 class PagesSection(Section):
@@ -105,7 +81,7 @@ class PagesSection(Section):
     num_calibration_pages: int = Field(ge=2)
     num_heldout_pages: int = Field(ge=1)
     heldout_fraction: float = Field(default=0.25, gt=0, lt=1)
-    kinds: Annotated[list[PageKind], AfterValidator(_check_distinct)] = Field(
+    kinds: Annotated[list[PageKind], AfterValidator(check_distinct)] = Field(
         default=["line", "block", "page"], min_length=1
     )
     default_kind: PageKind = "page"
@@ -133,7 +109,7 @@ class SensitivitySection(Section):
     """
 
     score: Literal["gradient", "kl", "both"] = "kl"
-    candidates: Annotated[list[Precision], AfterValidator(_check_distinct)] = Field(min_length=1)
+    candidates: Annotated[list[Precision], AfterValidator(check_distinct)] = Field(min_length=1)
     num_pages: int | None = Field(default=None, ge=2)
     batch_size: int = Field(default=8, ge=1)
 
@@ -154,8 +130,8 @@ class SearchSection(Section):
         force: Linears that get one format, whatever their score.
     """
 
-    keep_bf16: list[Pattern] = []
-    force: dict[Precision, list[Pattern]] = {}
+    keep_bf16: list[Pattern] = Field(default_factory=list)
+    force: dict[Precision, list[Pattern]] = Field(default_factory=dict)
 
 
 class WeightsSection(Section):
@@ -179,58 +155,18 @@ class WeightsSection(Section):
         return not (self.smoothing or self.scale_search or self.gptq)
 
 
-class Budget(Section):
-    """What the plan may cost: exactly one of the three.
-
-    Attributes:
-        bits_per_weight: Mean over the weights of all groups of the search, those that a pattern settles too;
-            block scales are counted, scales of a tensor or channel are not.
-        weight_bytes: Bytes of the same groups on disk, all scales included.
-        max_kl: Predicted KL divergence from bf16 in nats a token; the smallest plan within it is taken.
-    """
-
-    bits_per_weight: float | None = Field(default=None, gt=0)
-    weight_bytes: int | None = Field(default=None, gt=0)
-    max_kl: float | None = Field(default=None, gt=0)
-
-    @model_validator(mode="after")
-    def _exactly_one(self) -> Self:
-        given = [name for name, value in self if value is not None]
-        if len(given) != 1:
-            expected = "exactly one of " + " | ".join(type(self).model_fields)
-            raise rule_broken(expected, " and ".join(given) or "none", "keep one")
-        return self
-
-    @property
-    def kind(self) -> Literal["bits_per_weight", "weight_bytes", "max_kl"]:
-        """Name of the limit that is set."""
-        if self.bits_per_weight is not None:
-            return "bits_per_weight"
-        return "weight_bytes" if self.weight_bytes is not None else "max_kl"
-
-    @property
-    def value(self) -> float:
-        """The limit that is set."""
-        return float(getattr(self, self.kind))
-
-
-class AssignSection(Section):
-    """How the plan is chosen."""
-
-    budget: Budget
-
-
 class ExportSection(Section):
     """What is written.
 
     Attributes:
         format: On-disk format.
-        kv_cache: ``fp8`` writes calibrated scales for the caches of full-attention layers.
+        kv_cache: ``fp8`` writes calibrated scales for the caches of full-attention layers; ``auto`` lets the
+            budget decide, where it counts keys and values, by the measured loss of an FP8 cache.
         max_shard_bytes: Largest safetensors file.
     """
 
     format: Literal["compressed-tensors"] = "compressed-tensors"
-    kv_cache: Literal["fp8", "bf16"] = "bf16"
+    kv_cache: Literal["fp8", "bf16", "auto"] = "bf16"
     max_shard_bytes: int = Field(default=4_000_000_000, ge=1)
 
 
@@ -247,7 +183,9 @@ class EvaluateSection(Section):
     max_new_tokens: int = Field(default=1024, ge=1)
     batch_size: int = Field(default=8, ge=1)
     num_bootstrap_samples: int = Field(default=2000, ge=100)
-    arms: Annotated[list[Arm], AfterValidator(_check_distinct)] = ["bf16", "fp8", "nvfp4", "plan"]
+    arms: Annotated[list[Arm], AfterValidator(check_distinct)] = Field(
+        default=["bf16", "fp8", "nvfp4", "plan"]
+    )
 
     @model_validator(mode="after")
     def _has_both_ends(self) -> Self:

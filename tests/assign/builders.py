@@ -2,7 +2,7 @@
 
 import random
 
-from ocrquant.artifacts import GroupRecord, Sensitivity, SensitivityRow
+from ocrquant.artifacts import GroupRecord, KvCacheScore, Sensitivity, SensitivityRow
 from ocrquant.formats import FORMATS, Precision
 
 
@@ -45,6 +45,19 @@ def sensitivity_of(scores, *, sizes=None, open_to=None, score="kl", shuffle=None
     if shuffle is not None:
         random.Random(shuffle + 1).shuffle(rows)
     return Sensitivity(inputs={}, groups=groups, rows=rows)
+
+
+def with_cache(sensitivity, mean, elements_per_token=1024):
+    """The same scores and one of an FP8 cache."""
+    score = KvCacheScore(
+        precision="fp8",
+        mean=mean,
+        standard_error=abs(mean) / 10,
+        num_pages=8,
+        num_tokens=100,
+        elements_per_token=elements_per_token,
+    )
+    return sensitivity.model_copy(update={"kv_cache": [score]})
 
 
 def random_scores(rng, num_groups, *, with_ties=False):

@@ -27,8 +27,10 @@ def names_read(source: str) -> set[str]:
     return {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)}
 
 
-# The three limits are read through `Budget.kind` and `Budget.value`.
-THROUGH_A_PROPERTY = {f"assign.budget.{name}" for name in ("bits_per_weight", "weight_bytes", "max_kl")}
+# The four limits are read through `Budget.kind` and `Budget.value`.
+THROUGH_A_PROPERTY = {
+    f"assign.budget.{name}" for name in ("bits_per_weight", "weight_bytes", "max_kl", "step_us")
+}
 
 
 @pytest.fixture(scope="module")

@@ -119,6 +119,10 @@ def test_unknown_section_has_no_digest():
 
 def test_digest_of_a_known_recipe_does_not_drift():
     # Run folders hold this number: canonical JSON, keys sorted, defaults filled in.
-    text = '{"assign":{"budget":{"bits_per_weight":6.5,"max_kl":null,"weight_bytes":null}}}'
+    budget = '{"bits_per_weight":6.5,"max_kl":null,"step_us":null,"weight_bytes":null}'
+    text = (
+        f'{{"assign":{{"budget":{budget},"counted_cache":null,"forbid":{{}},"force":{{}},"limits":{{}},'
+        '"min_bits":{},"repair":{"max_measurements":0},"target":null}}'
+    )
     assert build().section_digest("assign") == hashlib.sha256(text.encode()).hexdigest()
     assert len(build().digest()) == 64
