@@ -19,6 +19,7 @@ from ocrquant.artifacts.atomic import atomic_folder, atomic_path, write_bytes, w
 from ocrquant.artifacts.base import Artifact, FileRecord, FrozenModel, Producer
 from ocrquant.artifacts.checkpoint import CheckpointRecord
 from ocrquant.artifacts.digests import DigestCache, sha256_bytes, sha256_data, sha256_file
+from ocrquant.artifacts.equivalence import BrokenOutput, Equivalence, MarginTest, Outcome, RiseTest
 from ocrquant.artifacts.page_set import PageRecord, PageSet
 from ocrquant.artifacts.report import (
     ArmReport,
@@ -72,10 +73,12 @@ __all__ = [
     "ArmTranscript",
     "Artifact",
     "Assignment",
+    "BrokenOutput",
     "ChainLink",
     "CheckpointRecord",
     "Comparison",
     "DigestCache",
+    "Equivalence",
     "FileRecord",
     "FrozenModel",
     "GateCheck",
@@ -90,8 +93,10 @@ __all__ = [
     "KvStatistics",
     "LinearStatistics",
     "LinearsRecord",
+    "MarginTest",
     "MeasuredKl",
     "NormSmoothing",
+    "Outcome",
     "PageOutput",
     "PageRecord",
     "PageSet",
@@ -103,6 +108,7 @@ __all__ = [
     "Producer",
     "RepairRecord",
     "Report",
+    "RiseTest",
     "RoundedWeights",
     "Rounding",
     "RoundingStep",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from pydantic import Field, model_validator
 
 from ocrquant.artifacts.base import Artifact, FileRecord, FrozenModel, Sha256
+from ocrquant.artifacts.equivalence import Equivalence
 from ocrquant.artifacts.page_set import PageKind, TruthSource
 from ocrquant.artifacts.transcripts import ArmName, RuntimeRecord
 from ocrquant.formats import Precision
@@ -75,11 +76,15 @@ class TextMetrics(FrozenModel):
         digit_error_rate: Wrong or missing digits over digits of truth; None where the truth has none.
         num_repetition_loops: Pages whose output ends in a loop while their truth does not.
         num_unfinished: Pages whose output was cut off at the token limit.
+        num_empty: Pages whose output is empty while their truth is not.
         num_nonfinite: Pages with NaN or Inf among the logits of their answer; left out of `mean_kl`.
         mean_kl: KL divergence from bf16 in nats, mean over answer tokens; None where no page is left.
         cer_increase: CER less that of bf16 on the same pages; None for bf16 itself.
         wer_increase: Word error rate less that of bf16; None for bf16 itself.
         kl_interval: Interval of `mean_kl`; None for bf16 itself.
+        loop_increase: Share of pages with a loop less that of bf16; None for bf16 itself.
+        unfinished_increase: The same for outputs that were cut off.
+        empty_increase: The same for empty outputs.
 
     An increase is also None where the truth has nothing to count.
     """
@@ -93,11 +98,15 @@ class TextMetrics(FrozenModel):
     digit_error_rate: float | None = Field(ge=0)
     num_repetition_loops: int = Field(ge=0)
     num_unfinished: int = Field(ge=0)
+    num_empty: int = Field(ge=0)
     num_nonfinite: int = Field(ge=0)
     mean_kl: float | None
     cer_increase: Interval | None
     wer_increase: Interval | None
     kl_interval: Interval | None
+    loop_increase: Interval | None
+    unfinished_increase: Interval | None
+    empty_increase: Interval | None
 
 
 class ArmReport(FrozenModel):
@@ -146,13 +155,15 @@ class GateCheck(FrozenModel):
     """One threshold of the recipe and what was measured against it.
 
     Attributes:
-        threshold: Its name in the recipe, or ``finite_logits``, which every gate demands.
+        threshold: Its name in the recipe, or ``finite_logits``, which every gate demands. Of
+            ``require_equivalence`` the tests that do not show it are counted.
         kind: Kind of page that it was measured on; None for all pages.
         limit: Largest value that passes.
         measured: The estimate that decides; None where nothing could be measured, which does not pass.
         interval: How sure the estimate is; None for a count.
         num_pages: Pages behind it.
         num_documents: Documents behind it.
+        reason: What was found in words, where a number does not say it.
     """
 
     threshold: str
@@ -162,6 +173,7 @@ class GateCheck(FrozenModel):
     interval: Interval | None
     num_pages: int = Field(gt=0)
     num_documents: int = Field(gt=0)
+    reason: str = ""
 
     @property
     def is_passed(self) -> bool:
@@ -216,6 +228,7 @@ class Report(Artifact):
         runtimes: What computed each arm.
         arms: Rows, bf16 first.
         comparisons: The plan against each uniform arm beside bf16, over all pages and for each kind.
+        equivalence: Whether the plan reads as well as bf16; None where the recipe states no margin.
         gate: Every threshold of the recipe; empty where it states none.
         notes: What a reader must know before trusting a number, one sentence each.
         worst_pages: Pages that lost most, worst first.
@@ -224,8 +237,8 @@ class Report(Artifact):
     """
 
     FILE_NAME: ClassVar[str] = "report.json"
-    # 2: says what each arm ran on.
-    SCHEMA_VERSION: ClassVar[int] = 2
+    # 3: equivalence to bf16, broken outputs with their intervals.
+    SCHEMA_VERSION: ClassVar[int] = 3
     STAGE: ClassVar[str] = "evaluate"
 
     model: str
@@ -236,6 +249,7 @@ class Report(Artifact):
     runtimes: dict[ArmName, RuntimeRecord]
     arms: list[ArmReport] = Field(min_length=1)
     comparisons: list[Comparison]
+    equivalence: Equivalence | None
     gate: list[GateCheck]
     notes: list[str]
     worst_pages: list[PageOutput]

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ocrquant.evaluate.equivalence import equivalence_frame
 from ocrquant.evaluate.gate import enforce_gate
 from ocrquant.evaluate.report import write_report
 
 if TYPE_CHECKING:
     from ocrquant.evaluate.stage import evaluate_run
 
-__all__ = ["enforce_gate", "evaluate_run", "write_report"]
+__all__ = ["enforce_gate", "equivalence_frame", "evaluate_run", "write_report"]
 
 
 def __getattr__(name: str) -> Any:

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ocrquant.artifacts import ArmReport, GateCheck, Interval, Report, TextMetrics
+from ocrquant.artifacts import ArmReport, Equivalence, GateCheck, Interval, Report, TextMetrics
 from ocrquant.artifacts.page_set import PageKind
 from ocrquant.errors import GateError
+from ocrquant.evaluate.verdict import equivalence_sentence, equivalence_title
 from ocrquant.evaluate.words import (
     KIND_NAMES,
     bits,
@@ -25,6 +26,7 @@ from ocrquant.evaluate.words import (
     points,
     points_interval,
 )
+from ocrquant.metrics.equivalence import MIN_CLUSTERS
 from ocrquant.recipe.sections import GateSection
 
 __all__ = [
@@ -37,8 +39,11 @@ __all__ = [
     "verdict",
 ]
 
-FEW_DOCUMENTS = 10
+FEW_DOCUMENTS = MIN_CLUSTERS
 """Below this many clusters a percentile bootstrap is known to give intervals that are too narrow."""
+
+
+REQUIRE_EQUIVALENCE = "require_equivalence"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +61,9 @@ class Verdict:
     sentence: str
 
 
-def gate_checks(gate: GateSection | None, plan: ArmReport) -> list[GateCheck]:
+def gate_checks(
+    gate: GateSection | None, plan: ArmReport, equivalence: Equivalence | None = None
+) -> list[GateCheck]:
     """Every threshold of a recipe against the plan, and the demand for finite logits; none without a gate."""
     if gate is None:
         return []
@@ -70,6 +77,8 @@ def gate_checks(gate: GateSection | None, plan: ArmReport) -> list[GateCheck]:
         checks.append(_increase("max_worst_kind_cer_increase", kind, limit, plan.by_kind[kind]))
     if gate.max_kl is not None:
         checks.append(_check("max_kl", None, gate.max_kl, whole.mean_kl, whole.kl_interval, whole))
+    if gate.require_equivalence:
+        checks.append(_equivalence(equivalence, whole))
     return checks
 
 
@@ -98,12 +107,20 @@ def gate_notes(checks: Sequence[GateCheck]) -> list[str]:
 
 def verdict(report: Report) -> Verdict:
     """Sums a report up in one line."""
+    found, sentence, title = report.equivalence, _sentence(report), ""
+    if found is not None:
+        title = equivalence_title(found)
+        sentence = f"{equivalence_sentence(found)} {sentence}"
     if not report.gate:
-        return Verdict("none", "No gate", _sentence(report))
+        return Verdict("none", title or "No gate", sentence)
+    after = f"; {title[:1].lower()}{title[1:]}" if title else ""
     if report.is_passed:
-        return Verdict("passed", "Gate passed", _sentence(report))
+        return Verdict("passed", f"Gate passed{after}", sentence)
     failed = [check.threshold for check in report.gate if not check.is_passed]
-    return Verdict("failed", "Gate failed", f"{' and '.join(failed)} exceeded. {_sentence(report)}")
+    exceeded = [threshold for threshold in failed if threshold != REQUIRE_EQUIVALENCE]
+    words = f"{' and '.join(exceeded)} exceeded. " if exceeded else ""
+    words += f"{REQUIRE_EQUIVALENCE} is not met. " if len(exceeded) < len(failed) else ""
+    return Verdict("failed", f"Gate failed{after}", words + sentence)
 
 
 def enforce_gate(report: Report, folder: Path) -> None:
@@ -121,11 +138,19 @@ def enforce_gate(report: Report, folder: Path) -> None:
         return
     first = failed[0]
     others = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
+    report_page = folder / "report.html"
+    if first.threshold == REQUIRE_EQUIVALENCE:
+        raise GateError(
+            f"gate: {first.threshold}{others}",
+            expected="the plan equal to bf16 within the margin on every kind of page",
+            given=first.reason.removesuffix("."),
+            fix=f"read {report_page}, then add pages, raise the budget or the margin",
+        )
     raise GateError(
         f"gate: {first.threshold}{others}",
         expected=f"at most {first.limit:g}" + (f" on {KIND_NAMES[first.kind]}" if first.kind else ""),
         given=measured_text(first, plain=True),
-        fix=f"read {folder / 'report.html'}, then raise the budget or the threshold",
+        fix=f"read {report_page}, then raise the budget or the threshold",
     )
 
 
@@ -136,6 +161,8 @@ def measured_text(check: GateCheck, *, plain: bool = False) -> str:
         check: The check.
         plain: Write fractions as the recipe does instead of percentage points.
     """
+    if check.reason:
+        return check.reason
     if check.measured is None:
         return "nothing: no page has finite logits"
     if check.threshold == "finite_logits":
@@ -181,6 +208,18 @@ def _increase(threshold: str, kind: PageKind | None, limit: float, metrics: Text
     # Without characters to count there is nothing to lose.
     found = metrics.cer_increase or Interval(estimate=0.0, low=None, high=None)
     return _check(threshold, kind, limit, found.estimate, found, metrics)
+
+
+def _equivalence(found: Equivalence | None, metrics: TextMetrics) -> GateCheck:
+    """Counts the tests that do not show it; a verdict that rests on none of them counts as one."""
+    assert found is not None, "the recipe's schema demands a margin"
+    tests = sum(test.outcome in ("worse", "unsettled") for test in found.tests)
+    failed = 0 if found.is_passed else max(1, tests)
+    check = _check(REQUIRE_EQUIVALENCE, None, 0.0, float(failed), None, metrics)
+    reason = equivalence_title(found)
+    if not found.is_passed:
+        reason += f": {equivalence_sentence(found)}"
+    return check.model_copy(update={"reason": reason})
 
 
 def _check(

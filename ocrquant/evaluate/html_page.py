@@ -28,6 +28,7 @@ from ocrquant.evaluate.tables import (
     weight_steps_table,
 )
 from ocrquant.evaluate.theme import to_svg
+from ocrquant.evaluate.verdict import EQUIVALENCE_LEAD, broken_outputs_table, equivalence_table
 from ocrquant.evaluate.words import ARM_NAMES, KIND_NAMES, STAND_IN, basis, percent
 
 __all__ = ["MAX_CHARACTERS", "render_html"]
@@ -66,6 +67,7 @@ def render_html(material: Material) -> str:
     parts = [
         _head(report),
         _verdict(report),
+        _equivalence(report),
         _arms(report),
         _kinds(report),
         _quality(material),
@@ -109,6 +111,13 @@ def _table(report: Report, content: Table) -> str:
     return table(content, caption=STAND_IN if report.is_judged_by_model else "")
 
 
+def _equivalence(report: Report) -> str:
+    if report.equivalence is None:
+        return ""
+    tests = _table(report, equivalence_table(report.equivalence, report))
+    return section("Equal to bf16?", tests, lead=EQUIVALENCE_LEAD)
+
+
 def _arms(report: Report) -> str:
     svg = ""
     if any(arm.overall.cer_increase for arm in report.arms):
@@ -126,6 +135,7 @@ def _kinds(report: Report) -> str:
     parts = [_table(report, kinds_table(report))]
     if report.comparisons:
         parts += ["<h3>The plan against uniform formats</h3>", _table(report, comparison_table(report))]
+    parts += ["<h3>Loops, cut-off and empty outputs</h3>", table(broken_outputs_table(report))]
     return section("By kind of page", *parts)
 
 

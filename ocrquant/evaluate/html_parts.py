@@ -16,7 +16,7 @@ __all__ = ["data_uri", "escape", "figure", "marked", "section", "table"]
 _MEDIA_TYPES = {".png": "image/png", ".jpg": "image/jpeg"}
 _TAGS = {"missing": "del", "added": "ins"}
 _MANY_COLUMNS = 7
-_RESULTS = ("holds", "exceeded")
+_RESULTS = {"holds": "holds", "exceeded": "exceeded", "not shown": "exceeded", "worse": "exceeded"}
 
 
 def escape(text: str) -> str:
@@ -57,7 +57,8 @@ def table(content: Table, *, caption: str = "", digest_columns: frozenset[int] =
         for index, text in enumerate(row):
             names = ["word"] if index < content.num_text_columns else []
             names += ["digest"] if index in digest_columns else []
-            names += [text.split(",")[0]] if text.split(",")[0] in _RESULTS else []
+            result = _RESULTS.get(text.split(",")[0])
+            names += [result] if result else []
             cells.append(f"<td{_class(names)}>{escape(text)}</td>")
         rows.append(f"<tr{mark}>{''.join(cells)}</tr>")
     body = "\n".join(rows)

@@ -24,6 +24,7 @@ from ocrquant.evaluate.tables import (
     timings_table,
     weight_steps_table,
 )
+from ocrquant.evaluate.verdict import EQUIVALENCE_LEAD, broken_outputs_table, equivalence_table
 from ocrquant.evaluate.words import ARM_NAMES, STAND_IN, basis, percent
 
 __all__ = ["render_markdown"]
@@ -42,8 +43,12 @@ def render_markdown(material: Material) -> str:
         parts.append(f"**{STAND_IN}**")
     parts += ["\n".join(f"- {_plain(note)}" for note in report.notes)] if report.notes else []
     parts += [_table(gate_table(report))] if report.gate else []
+    if report.equivalence is not None:
+        parts.append(_section(report, "Equal to bf16?", equivalence_table(report.equivalence, report)))
+        parts.append(EQUIVALENCE_LEAD)
     parts += [_section(report, "Plans side by side", arms_table(report))]
     parts += [_section(report, "By kind of page", kinds_table(report))]
+    parts += ["## Loops, cut-off and empty outputs", _table(broken_outputs_table(report))]
     if report.comparisons:
         parts.append(_section(report, "The plan against uniform formats", comparison_table(report)))
     parts += _layers(material)

@@ -7,8 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ocrquant.artifacts import ArmReport, Assignment, Comparison, GateCheck, Pareto, Sensitivity
+from ocrquant.artifacts import (
+    ArmReport,
+    Assignment,
+    Comparison,
+    Equivalence,
+    GateCheck,
+    Pareto,
+    Sensitivity,
+)
 from ocrquant.evaluate.gate import FEW_DOCUMENTS, gate_notes
+from ocrquant.evaluate.verdict import equivalence_notes
 from ocrquant.evaluate.words import (
     KIND_NAMES,
     PRECISION_NAMES,
@@ -29,6 +38,7 @@ def report_notes(
     arms: Sequence[ArmReport],
     comparisons: Sequence[Comparison],
     gate: Sequence[GateCheck],
+    equivalence: Equivalence | None,
     *,
     has_fp8_cache: bool,
     sensitivity: Sensitivity,
@@ -41,6 +51,7 @@ def report_notes(
     notes = _loss(plan, sensitivity, assignment, pareto)
     notes += [note for item in comparisons if item.kind is None for note in _not_better(item)]
     notes += gate_notes(gate)
+    notes += equivalence_notes(equivalence)
     documents = base.overall.num_documents
     if not gate and documents < FEW_DOCUMENTS:
         where = f"{count(base.overall.num_pages, 'page')} of {count(documents, 'document')}"
@@ -123,7 +134,11 @@ def _broken_output(arm: ArmReport, base: ArmReport) -> list[str]:
     """Outputs that no average shows: loops, cut-off texts, logits that are no numbers."""
     name = "The plan" if arm.name == "plan" else f"Uniform {PRECISION_NAMES[Precision(arm.name)]}"
     found = []
-    for what, field in (("loops", "num_repetition_loops"), ("hits the token limit", "num_unfinished")):
+    for what, field in (
+        ("loops", "num_repetition_loops"),
+        ("hits the token limit", "num_unfinished"),
+        ("gives an empty text", "num_empty"),
+    ):
         own, other = getattr(arm.overall, field), getattr(base.overall, field)
         if own > other:
             found.append(f"{name} {what} on {count(own, 'page')}, bf16 on {other}.")

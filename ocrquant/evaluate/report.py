@@ -33,13 +33,14 @@ from ocrquant.artifacts import (
     sha256_file,
     write_bytes,
 )
+from ocrquant.evaluate.equivalence import measure_equivalence
 from ocrquant.evaluate.gate import gate_checks
 from ocrquant.evaluate.html_page import render_html
 from ocrquant.evaluate.markdown import render_markdown
 from ocrquant.evaluate.material import Material
 from ocrquant.evaluate.notes import report_notes
 from ocrquant.evaluate.scoring import BASELINE, Scores
-from ocrquant.evaluate.sizes import arm_size
+from ocrquant.evaluate.sizes import ArmSize, arm_size
 from ocrquant.formats import Precision
 from ocrquant.recipe.sections import EvaluateSection, GateSection
 
@@ -110,28 +111,22 @@ def build_report(
     checkpoint = run.load(CheckpointRecord)
     scores = Scores(transcripts, num_resamples=evaluate.num_bootstrap_samples, seed=facts.seed)
     sizes = {name: arm_size(groups, sensitivity) for name, groups in arm_groups.items()}
-    arms = []
-    for name in transcripts.arm_names:
-        is_plan = name == "plan"
-        size = arm_size(assignment.groups, sensitivity) if is_plan else sizes[name]
-        arms.append(
-            ArmReport(
-                name=name,
-                num_groups=size.num_groups,
-                bits_per_weight=checkpoint.bits_per_weight if is_plan else size.bits_per_weight,
-                weight_bytes=checkpoint.weight_bytes if is_plan else size.weight_bytes,
-                checkpoint_bytes={"plan": checkpoint.total_bytes, BASELINE: facts.source_bytes}.get(name),
-                overall=scores.metrics(name),
-                by_kind={kind: scores.metrics(name, kind) for kind in scores.kinds},
-            )
-        )
+    sizes["plan"] = arm_size(assignment.groups, sensitivity)
+    arms = [_arm(name, sizes[name], scores, checkpoint, facts) for name in transcripts.arm_names]
     comparisons = _comparisons(scores, transcripts.arm_names)
-    checks = gate_checks(gate, arms[transcripts.arm_names.index("plan")])
+    truth_sources = dict(Counter(page.truth_source for page in transcripts.pages))
+    equivalence = None
+    if evaluate.equivalence is not None:
+        equivalence = measure_equivalence(
+            scores, evaluate.equivalence, is_judged_by_model="model" in truth_sources
+        )
+    checks = gate_checks(gate, arms[transcripts.arm_names.index("plan")], equivalence)
     pareto = run.load(Pareto) if (run.path / Pareto.FILE_NAME).is_file() else None
     notes = report_notes(
         arms,
         comparisons,
         checks,
+        equivalence,
         has_fp8_cache=facts.has_fp8_cache,
         sensitivity=sensitivity,
         assignment=assignment,
@@ -143,12 +138,13 @@ def build_report(
         inputs=dict(inputs),
         model=facts.model,
         recipe_sha256=facts.recipe_sha256,
-        truth_sources=dict(Counter(page.truth_source for page in transcripts.pages)),
+        truth_sources=truth_sources,
         num_bootstrap_samples=evaluate.num_bootstrap_samples,
         seed=facts.seed,
         runtimes=transcripts.runtimes,
         arms=arms,
         comparisons=comparisons,
+        equivalence=equivalence,
         gate=checks,
         notes=notes,
         worst_pages=[_page_output(page, scores, images[page.page]) for page in worst],
@@ -183,6 +179,21 @@ def write_pages(folder: Path, report: Report, *, with_timings: bool = False) -> 
     for path, text in zip(paths, (render_markdown(material), render_html(material)), strict=True):
         write_bytes(path, text.encode())
     return paths
+
+
+def _arm(
+    name: ArmName, size: ArmSize, scores: Scores, checkpoint: CheckpointRecord, facts: RunFacts
+) -> ArmReport:
+    is_plan = name == "plan"
+    return ArmReport(
+        name=name,
+        num_groups=size.num_groups,
+        bits_per_weight=checkpoint.bits_per_weight if is_plan else size.bits_per_weight,
+        weight_bytes=checkpoint.weight_bytes if is_plan else size.weight_bytes,
+        checkpoint_bytes={"plan": checkpoint.total_bytes, BASELINE: facts.source_bytes}.get(name),
+        overall=scores.metrics(name),
+        by_kind={kind: scores.metrics(name, kind) for kind in scores.kinds},
+    )
 
 
 def _comparisons(scores: Scores, arms: Sequence[ArmName]) -> list[Comparison]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from ocrquant.artifacts import (
     ArmName,
@@ -25,13 +25,30 @@ from ocrquant.metrics.text import (
     character_errors,
     digit_errors,
     exact_lines,
+    normalize,
     repetition_loop,
     word_errors,
 )
 
-__all__ = ["PageCounts", "Scores", "count_page"]
+__all__ = ["Columns", "PageCounts", "Scores", "count_page"]
 
 BASELINE: ArmName = "bf16"
+
+
+class Columns(NamedTuple):
+    """Two arms on the same pages, one entry a page; rates are sums over sums.
+
+    Attributes:
+        counts: What is counted in the first arm.
+        baseline_counts: The same in the second.
+        totals: What it is counted against.
+        documents: What each page was cut from.
+    """
+
+    counts: list[float]
+    baseline_counts: list[float]
+    totals: list[int]
+    documents: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +64,7 @@ class PageCounts:
         digits: Wrong digits over digits of truth.
         is_loop: Whether the output ends in a loop and the truth does not.
         is_unfinished: Whether the token limit cut the output off.
+        is_empty: Whether the output is empty and the truth is not.
         kl_sum: KL divergence from bf16 in nats, summed over tokens; None where logits were not finite.
         num_kl_tokens: Tokens in that sum.
     """
@@ -59,6 +77,7 @@ class PageCounts:
     digits: Ratio
     is_loop: bool
     is_unfinished: bool
+    is_empty: bool
     kl_sum: float | None
     num_kl_tokens: int
 
@@ -74,6 +93,7 @@ def count_page(page: PageTranscripts, output: ArmTranscript) -> PageCounts:
         digits=digit_errors(page.truth, output.text),
         is_loop=repetition_loop(output.text) is not None and repetition_loop(page.truth) is None,
         is_unfinished=not output.finished,
+        is_empty=not normalize(output.text) and bool(normalize(page.truth)),
         kl_sum=output.kl_sum,
         num_kl_tokens=output.num_kl_tokens,
     )
@@ -90,7 +110,7 @@ class Scores:
 
     def __init__(self, transcripts: Transcripts, *, num_resamples: int, seed: int) -> None:
         self._pages = transcripts.pages
-        self._num_resamples, self._seed = num_resamples, seed
+        self.num_resamples, self.seed = num_resamples, seed
         self._counts: dict[ArmName, list[PageCounts]] = {
             arm: [count_page(page, page.arms[arm]) for page in transcripts.pages]
             for arm in transcripts.arm_names
@@ -108,7 +128,10 @@ class Scores:
         finite = [page for page in pages if page.kl_sum is not None]
         tokens = sum(page.num_kl_tokens for page in finite)
         digits = _sum([page.digits for page in pages])
-        is_compared = arm != BASELINE
+
+        def interval(columns: Columns) -> Interval | None:
+            return None if arm == BASELINE else self._interval(columns)
+
         characters = _sum([page.characters for page in pages])
         return TextMetrics(
             num_pages=len(pages),
@@ -120,11 +143,15 @@ class Scores:
             digit_error_rate=digits.rate if digits.total else None,
             num_repetition_loops=sum(page.is_loop for page in pages),
             num_unfinished=sum(page.is_unfinished for page in pages),
+            num_empty=sum(page.is_empty for page in pages),
             num_nonfinite=len(pages) - len(finite),
             mean_kl=sum(page.kl_sum or 0.0 for page in finite) / tokens if tokens else None,
-            cer_increase=self._error_interval("characters", arm, BASELINE, kind) if is_compared else None,
-            wer_increase=self._error_interval("words", arm, BASELINE, kind) if is_compared else None,
-            kl_interval=self._kl_interval(arm, BASELINE, kind) if is_compared else None,
+            cer_increase=interval(self.error_columns("characters", arm, BASELINE, kind)),
+            wer_increase=interval(self.error_columns("words", arm, BASELINE, kind)),
+            kl_interval=interval(self.kl_columns(arm, BASELINE, kind)),
+            loop_increase=interval(self.event_columns("is_loop", arm, BASELINE, kind)),
+            unfinished_increase=interval(self.event_columns("is_unfinished", arm, BASELINE, kind)),
+            empty_increase=interval(self.event_columns("is_empty", arm, BASELINE, kind)),
         )
 
     def comparison(self, arm: ArmName, baseline: ArmName, kind: PageKind | None = None) -> Comparison:
@@ -133,9 +160,9 @@ class Scores:
             arm=arm,
             baseline=baseline,
             kind=kind,
-            cer=self._error_interval("characters", arm, baseline, kind),
-            wer=self._error_interval("words", arm, baseline, kind),
-            kl=self._kl_interval(arm, baseline, kind),
+            cer=self._interval(self.error_columns("characters", arm, baseline, kind)),
+            wer=self._interval(self.error_columns("words", arm, baseline, kind)),
+            kl=self._interval(self.kl_columns(arm, baseline, kind)),
         )
 
     def worst_pages(self, arm: ArmName, num_pages: int) -> list[PageTranscripts]:
@@ -154,53 +181,60 @@ class Scores:
         """CER of one arm on one page."""
         return self._counts[arm][self._pages.index(page)].characters.rate
 
-    def _select(self, arm: ArmName, kind: PageKind | None) -> list[PageCounts]:
-        return [page for page in self._counts[arm] if kind is None or page.kind == kind]
-
-    def _error_interval(
-        self, field: str, arm: ArmName, baseline: ArmName, kind: PageKind | None
-    ) -> Interval | None:
-        own, base = self._select(arm, kind), self._select(baseline, kind)
-        ratios: list[Ratio] = [getattr(page, field) for page in own]
-        base_ratios: list[Ratio] = [getattr(page, field) for page in base]
-        return self._interval(
+    def error_columns(
+        self, field: Literal["characters", "words"], arm: ArmName, baseline: ArmName, kind: PageKind | None
+    ) -> Columns:
+        """Wrong characters or words of two arms over those of the truth."""
+        own = self._select(arm, kind)
+        ratios, base = (
+            [getattr(page, field) for page in pages] for pages in (own, self._select(baseline, kind))
+        )
+        return Columns(
             [ratio.count for ratio in ratios],
-            [ratio.count for ratio in base_ratios],
+            [ratio.count for ratio in base],
             [ratio.total for ratio in ratios],
             [page.document for page in own],
         )
 
-    def _kl_interval(self, arm: ArmName, baseline: ArmName, kind: PageKind | None) -> Interval | None:
-        pairs = [
-            (own, base)
-            for own, base in zip(self._select(arm, kind), self._select(baseline, kind), strict=True)
-            if own.kl_sum is not None and base.kl_sum is not None
-        ]
-        return self._interval(
-            [own.kl_sum or 0.0 for own, _ in pairs],
-            [base.kl_sum or 0.0 for _, base in pairs],
-            [own.num_kl_tokens for own, _ in pairs],
-            [own.document for own, _ in pairs],
-        )
+    def kl_columns(self, arm: ArmName, baseline: ArmName, kind: PageKind | None) -> Columns:
+        """Summed KL of two arms from bf16 over tokens, where both are finite."""
+        found: tuple[list[Any], ...] = ([], [], [], [])
+        for own, base in zip(self._select(arm, kind), self._select(baseline, kind), strict=True):
+            if own.kl_sum is not None and base.kl_sum is not None:
+                values = (own.kl_sum, base.kl_sum, own.num_kl_tokens, own.document)
+                for column, value in zip(found, values, strict=True):
+                    column.append(value)
+        return Columns(*found)
 
-    def _interval(
+    def event_columns(
         self,
-        numerators: Sequence[float],
-        baseline_numerators: Sequence[float],
-        denominators: Sequence[int],
-        documents: Sequence[str],
-    ) -> Interval | None:
-        if not sum(denominators):
+        field: Literal["is_loop", "is_unfinished", "is_empty"],
+        arm: ArmName,
+        baseline: ArmName,
+        kind: PageKind | None,
+    ) -> Columns:
+        """Pages of two arms on which something happened, over pages."""
+        own = self._select(arm, kind)
+        happened, base = (
+            [float(getattr(page, field)) for page in pages] for pages in (own, self._select(baseline, kind))
+        )
+        return Columns(happened, base, [1] * len(own), [page.document for page in own])
+
+    def _select(self, arm: ArmName, kind: PageKind | None) -> list[PageCounts]:
+        return [page for page in self._counts[arm] if kind is None or page.kind == kind]
+
+    def _interval(self, columns: Columns) -> Interval | None:
+        if not sum(columns.totals):
             return None
         found = paired_bootstrap(
-            numerators,
-            baseline_numerators,
-            denominators,
-            clusters=documents,
-            num_resamples=self._num_resamples,
-            seed=self._seed,
+            columns.counts,
+            columns.baseline_counts,
+            columns.totals,
+            clusters=columns.documents,
+            num_resamples=self.num_resamples,
+            seed=self.seed,
         )
-        if len(set(documents)) < 2:
+        if len(set(columns.documents)) < 2:
             return Interval(estimate=found.estimate, low=None, high=None)
         return Interval(estimate=found.estimate, low=found.low, high=found.high)
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ocrquant.errors import ShapeError
 
-__all__ = ["Interval", "paired_bootstrap"]
+__all__ = ["Interval", "cluster_sums", "paired_bootstrap"]
 
 _CELLS = 1 << 20
 
@@ -71,7 +71,7 @@ def paired_bootstrap(
     columns = [np.asarray(c, dtype=np.float64) for c in (numerators, baseline_numerators, denominators)]
     _check(columns, clusters)
     if clusters is not None:
-        columns = _sums(columns, clusters)
+        columns = cluster_sums(columns, clusters)
     difference, total = columns[0] - columns[1], columns[2]
     estimate = float(difference.sum() / total.sum())
     num_clusters = len(total)
@@ -91,11 +91,11 @@ def paired_bootstrap(
     return Interval(estimate, float(low), float(high))
 
 
-def _sums(columns: list[_Column], clusters: Sequence[Hashable]) -> list[_Column]:
+def cluster_sums(columns: Sequence[Counts], clusters: Sequence[Hashable]) -> list[_Column]:
     """Each column summed over the members of each cluster, clusters in the order of their first page."""
     numbers: dict[Hashable, int] = {}
     index = np.array([numbers.setdefault(cluster, len(numbers)) for cluster in clusters])
-    return [np.bincount(index, weights=column).astype(np.float64) for column in columns]
+    return [np.bincount(index, weights=np.asarray(c)).astype(np.float64) for c in columns]
 
 
 def _check(columns: list[_Column], clusters: Sequence[Hashable] | None) -> None:

@@ -86,6 +86,12 @@ class Recipe(Section):
                 "sensitivity.score gradient",
                 "set sensitivity.score to kl or both",
             )
+        if self.gate is not None and self.gate.require_equivalence and self.evaluate.equivalence is None:
+            raise rule_broken(
+                "evaluate.equivalence with a margin for gate.require_equivalence",
+                "none",
+                "state evaluate.equivalence.cer_margin, or remove gate.require_equivalence",
+            )
         closed = [p for p in self.search.force if p != Precision.BF16 and p not in sensitivity.candidates]
         if closed:
             raise rule_broken(

@@ -24,6 +24,7 @@ __all__ = [
     "AssignSection",
     "Budget",
     "CountedCacheSection",
+    "EquivalenceSection",
     "EvaluateSection",
     "ExportSection",
     "GateSection",
@@ -170,6 +171,20 @@ class ExportSection(Section):
     max_shard_bytes: int = Field(default=4_000_000_000, ge=1)
 
 
+class EquivalenceSection(Section):
+    """How much worse than bf16 the plan may read and still count as equal, on every kind of page.
+
+    Attributes:
+        cer_margin: Largest change of the CER that counts as none, as a fraction.
+        kl_margin: Largest mean KL divergence from bf16 in nats a token; not tested where left out.
+        confidence: One less the level of each one-sided test: 0.95 looks at intervals of 90 %.
+    """
+
+    cer_margin: float = Field(gt=0, lt=1)
+    kl_margin: float | None = Field(default=None, gt=0)
+    confidence: float = Field(default=0.95, gt=0.5, lt=1)
+
+
 class EvaluateSection(Section):
     """What is measured on the held-out pages.
 
@@ -178,6 +193,7 @@ class EvaluateSection(Section):
         batch_size: Pages at once.
         num_bootstrap_samples: Resamples of the pages behind each interval.
         arms: Rows of the comparison: uniform plans and the chosen one.
+        equivalence: Margins within which the plan counts as equal to bf16; without, there is no verdict.
     """
 
     max_new_tokens: int = Field(default=1024, ge=1)
@@ -186,6 +202,7 @@ class EvaluateSection(Section):
     arms: Annotated[list[Arm], AfterValidator(check_distinct)] = Field(
         default=["bf16", "fp8", "nvfp4", "plan"]
     )
+    equivalence: EquivalenceSection | None = None
 
     @model_validator(mode="after")
     def _has_both_ends(self) -> Self:
@@ -204,15 +221,18 @@ class GateSection(Section):
         max_cer_increase: Largest CER of the plan less that of bf16, over all pages, as a fraction.
         max_worst_kind_cer_increase: The same for the kind of page that lost most.
         max_kl: Largest mean KL divergence from bf16 in nats a token.
+        require_equivalence: The plan must be shown to read as well as bf16 within the margins of
+            `evaluate.equivalence`, on every kind of page; too few pages fail as well.
     """
 
     max_cer_increase: float | None = Field(default=None, ge=0)
     max_worst_kind_cer_increase: float | None = Field(default=None, ge=0)
     max_kl: float | None = Field(default=None, ge=0)
+    require_equivalence: bool | None = None
 
     @model_validator(mode="after")
     def _has_a_threshold(self) -> Self:
-        if all(value is None for _, value in self):
+        if all(value is None or value is False for _, value in self):
             expected = "at least one of " + " | ".join(type(self).model_fields)
             raise rule_broken(expected, "none", "state one, or remove the section")
         return self

@@ -27,11 +27,15 @@ def metrics(*, cer=0.02, against_bf16=True):
         digit_error_rate=None,
         num_repetition_loops=0,
         num_unfinished=0,
+        num_empty=0,
         num_nonfinite=0,
         mean_kl=0.01,
         cer_increase=interval,
         wer_increase=interval,
         kl_interval=interval,
+        loop_increase=interval,
+        unfinished_increase=interval,
+        empty_increase=interval,
     )
 
 
@@ -65,6 +69,7 @@ def report(**changes):
         "num_bootstrap_samples": 100,
         "seed": 0,
         "comparisons": [],
+        "equivalence": None,
         "notes": [],
         "images": {"report_pages/1.png": FileRecord(sha256="2" * 64, num_bytes=9)},
         "runtimes": {"bf16": RAN, "plan": RAN},
