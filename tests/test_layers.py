@@ -22,8 +22,8 @@ LAYERS = [
     },
     {"cost", "kernels", "recipe", "artifacts"},
     {"pages", "adapters", "rounding", "simulate", "checkpoint", "models"},
-    {"calibrate", "sensitivity", "assign", "export", "engine", "drafter", "pico", "toolkits", "verify"},
-    {"evaluate", "bench", "run", "search"},
+    {"calibrate", "sensitivity", "assign", "export", "engine", "pico", "toolkits", "verify"},
+    {"evaluate", "bench", "drafter", "run", "search"},
     {"pipeline"},  # runs every stage, evaluation included
     {"cli"},
     {"__main__"},

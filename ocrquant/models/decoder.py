@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ocrquant.errors import ModelError
+from ocrquant.kernels.add import add
 from ocrquant.kernels.embed import embed
 from ocrquant.kernels.linear import PackedWeight
 from ocrquant.models.layers.linear import Activations, Linear, LinearFactory, LinearRecord
@@ -216,6 +217,8 @@ class Decoder:
         self._head = head
         self._vision = vision
         self._known_caches: Caches | None = None
+        self._taps: dict[int, Tensor] = {}
+        self._features = torch.empty(0, 0, spec.hidden, dtype=build.workspace.dtype)
         self._stream = build.workspace.slot("stream", spec.hidden)
         self._delta = build.workspace.slot("delta", spec.hidden)
 
@@ -242,6 +245,36 @@ class Decoder:
     def reserve(self, max_rows: int) -> None:
         """Makes the scratch buffers, once, for steps of at most ``max_rows`` rows."""
         self._workspace.reserve(max_rows)
+
+    def tap(self, layers: Sequence[int]) -> None:
+        """Makes every later step keep the residual stream behind some layers, for a drafter to read.
+
+        Args:
+            layers: Numbers of layers, from 0, in rising order; layer i gives what Hugging Face calls
+                ``hidden_states[i + 1]``, before the final norm.
+
+        Raises:
+            ModelError: There is no such layer, or they do not rise.
+        """
+        known = range(len(self._layers))
+        if list(layers) != sorted(set(layers)) or any(layer not in known for layer in layers):
+            raise ModelError(
+                "layers to tap",
+                expected=f"rising numbers from 0 to {len(known) - 1}",
+                given=list(layers),
+                fix="take a drafter that was made for this model",
+            )
+        shape = (len(layers), self.max_rows, self.spec.hidden)
+        self._features = torch.empty(shape, dtype=self._workspace.dtype, device=self._workspace.device)
+        self._taps = dict(zip(layers, self._features, strict=True))
+
+    @property
+    def features(self) -> Tensor:
+        """[taps, most rows, hidden]: what `tap` asked for, of the rows of the last step.
+
+        The next step overwrites them.
+        """
+        return self._features
 
     def encode_images(self, pixels: Tensor, grids: Sequence[tuple[int, int, int]]) -> Tensor:
         """See ``models.step.Model``.
@@ -270,12 +303,14 @@ class Decoder:
         embed(self._table, step.tokens, stream, images, step.image_index)
         self._rotary(step.positions, scratch)
         delta: Tensor | None = None
-        for layer in self._layers:
+        for index, layer in enumerate(self._layers):
             layer.input_norm(stream, scratch.operand(layer.mixer_input), delta)
             layer.mixer(scratch, step, caches, sublayer)
             layer.post_norm(stream, scratch.operand(layer.mlp_input), sublayer)
             layer.mlp(scratch, sublayer)
             delta = sublayer
+            if index in self._taps:
+                add(stream, sublayer, self._taps[index][: len(stream)])
         num_wanted = step.logit_rows.shape[0]
         if num_wanted:  # none where a step only reads a part of a prompt
             self._head(self._workspace.view(num_wanted), stream, sublayer, step.logit_rows, logits)

@@ -1,0 +1,76 @@
+"""A drafter on disk: ``config.json`` and ``model.safetensors``, as Hugging Face folders are.
+
+Knows names and files. Refuses a drafter that was made for another target.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from ocrquant.artifacts.atomic import atomic_folder
+from ocrquant.drafter.config import DrafterConfig
+from ocrquant.drafter.model import DraftModel
+from ocrquant.errors import ModelError
+
+__all__ = ["load_drafter", "require_target", "save_drafter"]
+
+WEIGHTS = "model.safetensors"
+
+
+def save_drafter(model: DraftModel, folder: Path) -> None:
+    """Writes a drafter in bf16, as a whole or not at all.
+
+    Raises:
+        OutputError: The folder is not writable or the disk is full.
+    """
+    tensors = {
+        name: p.detach().to("cpu", torch.bfloat16).contiguous() for name, p in model.state_dict().items()
+    }
+    with atomic_folder(folder) as temporary:
+        save_file(tensors, temporary / WEIGHTS, metadata={"format": "pt"})
+        (temporary / "config.json").write_text(model.config.render(), encoding="utf-8")
+
+
+def load_drafter(folder: Path, *, dtype: torch.dtype = torch.float32) -> DraftModel:
+    """Reads a drafter.
+
+    Args:
+        folder: What `save_drafter` wrote.
+        dtype: Of its parameters.
+
+    Raises:
+        ModelError: A file is missing, or the tensors are not those that the configuration asks for.
+    """
+    model = DraftModel(DrafterConfig.read(folder / "config.json"))
+    try:
+        tensors = load_file(folder / WEIGHTS)
+        model.load_state_dict(tensors)
+    except (OSError, RuntimeError) as error:
+        fix = "take a folder that `ocrquant drafter train` wrote"
+        raise ModelError(
+            folder / WEIGHTS, expected="the weights of the drafter", given=error, fix=fix
+        ) from error
+    return model.to(dtype).eval()
+
+
+def require_target(config: DrafterConfig, sha256: str, target: object) -> None:
+    """Makes sure that a drafter belongs to a target.
+
+    Args:
+        config: Of the drafter.
+        sha256: Digest of the target; see `target.TargetEnds`.
+        target: What the error calls it.
+
+    Raises:
+        ModelError: It was made for another one.
+    """
+    if config.target_sha256 != sha256:
+        raise ModelError(
+            f"drafter for {target}",
+            expected=f"one made for the target {sha256[:12]}",
+            given=f"one made for {config.target_sha256[:12]}",
+            fix="train a drafter for this model: ocrquant drafter train",
+        )
