@@ -28,7 +28,13 @@ PICO_PROMPTS: Mapping[str, str] = {
 }
 """Instructions of pico, each one token of its vocabulary; it was never shown whole pages."""
 
-FAMILY_PROMPTS: Mapping[str, Mapping[str, str]] = {"paddleocr_vl": dict.fromkeys(KINDS, "OCR:")}
+FAMILY_PROMPTS: Mapping[str, Mapping[str, str]] = {
+    "deepseek_ocr2": dict.fromkeys(KINDS, "Free OCR."),
+    "glm_ocr": dict.fromkeys(KINDS, "Text Recognition:"),
+    "got_ocr2": dict.fromkeys(KINDS, "OCR: "),
+    "lighton_ocr": dict.fromkeys(KINDS, ""),
+    "paddleocr_vl": dict.fromkeys(KINDS, "OCR:"),
+}
 """Instructions by ``model_type`` of a family that was trained on a fixed few, as its model card states."""
 
 

@@ -45,11 +45,13 @@ class _Rows:
         self.model = model
         self.cache = DynamicCache(config=model.config.get_text_config())
         self.index = torch.arange(len(encoded.input_ids), device=encoded.input_ids.device)
-        self.position = encoded.position_ids[:, :, -1:] + 1
+        self.position = encoded.position_ids[..., -1:] + 1
         self.length = encoded.input_ids.shape[1]
         padded = not bool(encoded.valid.all())
         room = torch.ones(len(self.index), max_steps, dtype=torch.bool, device=encoded.valid.device)
-        self.mask = torch.cat([encoded.valid, room], dim=1)[:, None, None, :] if padded else None
+        self.mask = torch.cat([encoded.valid, room], dim=1) if padded else None
+        kinds = getattr(model.config.get_text_config(), "layer_types", None) or ()
+        self.is_hybrid = "linear_attention" in kinds
         output = model(
             **encoded.forward_inputs(), past_key_values=self.cache, use_cache=True, logits_to_keep=1
         )
@@ -59,23 +61,28 @@ class _Rows:
     def _choose(logits: Tensor) -> Tensor:
         return logits[:, -1].float().argmax(-1)
 
+    @staticmethod
+    def _ready_made(mask: Tensor | None) -> dict[str, Tensor | None]:
+        """Masks by kind of layer: building them costs as much as two layers of a small model."""
+        full = None if mask is None else mask[:, None, None, :]
+        return {"full_attention": full, "linear_attention": None}
+
     def keep(self, running: Tensor) -> None:
         """Drops the rows where `running` (bool [rows]) is false."""
         chosen = running.nonzero().squeeze(1)
         self.cache.reorder_cache(chosen)
         self.index, self.tokens = self.index[chosen], self.tokens[chosen]
-        self.position = self.position[:, chosen]
+        self.position = self.position[..., chosen, :]
         self.mask = None if self.mask is None else self.mask[chosen]
 
     def step(self) -> None:
         """Feeds the chosen tokens and chooses the next ones."""
         self.length += 1
-        mask = None if self.mask is None else self.mask[..., : self.length]
+        mask = None if self.mask is None else self.mask[:, : self.length]
         output = self.model(
             input_ids=self.tokens[:, None],
             position_ids=self.position,
-            # Masks ready made: building them from a 2-D mask costs as much as two layers of a small model.
-            attention_mask={"full_attention": mask, "linear_attention": None},
+            attention_mask=self._ready_made(mask) if self.is_hybrid else mask,
             past_key_values=self.cache,
             use_cache=True,
         )

@@ -1,7 +1,7 @@
 """From pages to the tensors of a forward pass, with masks that say what each position is.
 
-Knows the layout of a sequence (prompt, one image, prompt, answer, end), M-RoPE positions and padding. Knows
-no weights.
+Knows the layout of a sequence (prompt, one image, prompt, answer, end), positions and padding. Knows neither
+weights nor how an image becomes tokens.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
+from ocrquant.adapters.images import ImageReader, ImageTokens, Vision
 from ocrquant.errors import ModelError, PageSizeError
 
 __all__ = ["Encoded", "PageEncoder", "PageInput"]
@@ -53,16 +53,18 @@ class Encoded:
 
     Attributes:
         input_ids: int64 [B, T].
-        position_ids: int64 [3, B, T], M-RoPE positions in time, height and width; 0 at padding.
+        position_ids: int64 [3, B, T], M-RoPE positions in time, height and width, 0 at padding; or [B, T]
+            of a family that counts tokens, where padding on the right goes on counting.
         valid: bool [B, T], false at padding.
         image_mask: bool [B, T], tokens that stand for the image.
         answer_mask: bool [B, T], positions whose prediction of the *next* token is judged: the last token of
             the prompt and all of the answer; the end token is predicted but predicts nothing.
-        pixel_values: [N, C], patches of all images in the dtype of the model.
-        image_grid_thw: int64 [B, 3], patches along time, height and width of each image.
+        vision: What the model takes of the images by the names of its arguments, such as ``pixel_values``;
+            floats are in the dtype of the model.
         padding_side: ``right`` for teacher forcing, ``left`` for generation.
-        inputs_embeds: [B, T, hidden], input of the decoder with the image features in place; None until
-            `DocumentModel.embed` has computed them.
+        embedded: Input of the decoder in place of tokens and images: ``inputs_embeds`` [B, T, hidden] with
+            the image features in place, and what else the decoder takes of the images; None until
+            `DocumentModel.embed` has computed it.
     """
 
     input_ids: Tensor
@@ -70,27 +72,24 @@ class Encoded:
     valid: Tensor
     image_mask: Tensor
     answer_mask: Tensor
-    pixel_values: Tensor
-    image_grid_thw: Tensor
+    vision: Mapping[str, Tensor]
     padding_side: Literal["left", "right"]
-    inputs_embeds: Tensor | None = None
+    embedded: Mapping[str, Any] | None = None
 
-    def forward_inputs(self) -> dict[str, Tensor]:
+    def forward_inputs(self) -> dict[str, Any]:
         """Keyword arguments for the forward pass of the Hugging Face model.
 
         Padding on the right needs no attention mask: the decoder is causal, so that it reaches no real
         position. Padding on the left does, also for the recurrent layers, whose state must still be zero at
         the first token.
         """
-        if self.inputs_embeds is not None:
-            inputs = {"inputs_embeds": self.inputs_embeds}
+        inputs: dict[str, Any]
+        if self.embedded is not None:
+            inputs = dict(self.embedded)
         else:
-            inputs = {
-                "input_ids": self.input_ids,
-                "mm_token_type_ids": self.image_mask.int(),
-                "pixel_values": self.pixel_values,
-                "image_grid_thw": self.image_grid_thw,
-            }
+            inputs = {"input_ids": self.input_ids, **self.vision}
+            if self.position_ids.ndim == 3:
+                inputs["mm_token_type_ids"] = self.image_mask.int()
         inputs["position_ids"] = self.position_ids
         if self.padding_side == "left" and not bool(self.valid.all()):
             inputs["attention_mask"] = self.valid.long()
@@ -109,25 +108,33 @@ class Encoded:
 
     def to(self, device: torch.device) -> Encoded:
         """The same batch on another device."""
-        moved: dict[str, Any] = {}
-        for field in fields(self):
-            value = getattr(self, field.name)
-            moved[field.name] = value.to(device) if isinstance(value, Tensor) else value
-        return Encoded(**moved)
+        return Encoded(**{field.name: _moved(getattr(self, field.name), device) for field in fields(self)})
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, Mapping):
+        return {name: _moved(item, device) for name, item in value.items()}
+    return type(value)(_moved(item, device) for item in value) if isinstance(value, list | tuple) else value
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One sequence before padding: tokens before the image, its grid, tokens after it, the answer."""
+    """One sequence before padding: tokens before the image, those that stand for it, after it, the answer."""
 
     before: Sequence[int]
-    grid: tuple[int, int]
+    image: ImageTokens
     after: Sequence[int]
     answer: Sequence[int]
 
     @property
+    def ids(self) -> list[int]:
+        return [*self.before, *self.image.ids, *self.after, *self.answer]
+
+    @property
     def answer_start(self) -> int:
-        return len(self.before) + self.grid[0] * self.grid[1] + len(self.after)
+        return len(self.before) + len(self.image.ids) + len(self.after)
 
     @property
     def length(self) -> int:
@@ -135,7 +142,7 @@ class _Row:
 
     def positions(self) -> np.ndarray:
         """int64 [3, length]: text counts up in all three, an image spreads over a grid."""
-        (rows, columns), start = self.grid, len(self.before)
+        (rows, columns), start = self.image.grid, len(self.before)
         count = rows * columns
         positions = np.empty((3, self.length), dtype=np.int64)
         positions[:, :start] = np.arange(start)
@@ -150,27 +157,33 @@ class PageEncoder:
 
     Args:
         tokenizer: Of the model folder, with its chat template.
-        image_processor: Of the model folder.
+        images: Reads images of the family.
         prompts: Kind of page -> instruction.
-        image_token_id: Token that stands for one merged patch of the image.
+        image_token_id: Token that stands for a feature of the image.
         end_token_id: Token that ends an answer.
         max_positions: Longest sequence of the decoder.
         dtype: Of the pixels.
+        grid_positions: Whether positions follow the grid of the image (M-RoPE).
+        template: Prompt with ``{image}`` and ``{prompt}``, in place of the chat template.
     """
 
     def __init__(
         self,
         tokenizer: PreTrainedTokenizerBase,
-        image_processor: Qwen2VLImageProcessorPil,
+        images: ImageReader,
         prompts: Mapping[str, str],
         *,
         image_token_id: int,
         end_token_id: int,
         max_positions: int,
         dtype: torch.dtype,
+        grid_positions: bool = True,
+        template: str = "",
     ) -> None:
         self.tokenizer = tokenizer
-        self.image_processor = image_processor
+        self.images = images
+        self.grid_positions = grid_positions
+        self.template = template
         self.image_token_id = image_token_id
         self.end_token_id = end_token_id
         self.max_positions = max_positions
@@ -181,16 +194,21 @@ class PageEncoder:
 
     def _prompt_ids(self, prompt: str) -> tuple[list[int], list[int]]:
         """Tokens before and after the image of a prompt in the chat template, up to the answer."""
-        content = [{"type": "image"}, {"type": "text", "text": prompt}]
-        # A template of a thinking model then closes the thought before the answer; others ignore the
-        # argument.
-        text = self.tokenizer.apply_chat_template(
-            [{"role": "user", "content": content}],
-            add_generation_prompt=True,
-            tokenize=False,
-            enable_thinking=False,
-        )
-        ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        if self.template:
+            image = str(self.tokenizer.convert_ids_to_tokens(self.image_token_id))
+            text = self.template.format(image=image, prompt=prompt)
+        else:
+            content = [{"type": "image"}, {"type": "text", "text": prompt}]
+            # A template of a thinking model then closes the thought before the answer; others ignore the
+            # argument.
+            text = self.tokenizer.apply_chat_template(
+                [{"role": "user", "content": content}],
+                add_generation_prompt=True,
+                tokenize=False,
+                enable_thinking=False,
+            )
+        # A chat template spells out what begins a sequence; a bare prompt leaves it to the tokenizer.
+        ids: list[int] = self.tokenizer(text, add_special_tokens=bool(self.template))["input_ids"]
         if ids.count(self.image_token_id) != 1:
             raise ModelError(
                 "chat template",
@@ -208,8 +226,7 @@ class PageEncoder:
 
     def num_image_tokens(self, image: Image.Image) -> int:
         """Tokens that an image takes, from its size alone."""
-        patches = self.image_processor.get_number_of_image_patches(image.height, image.width, {})
-        return int(patches) // int(self.image_processor.merge_size) ** 2
+        return self.images.num_tokens(image.width, image.height)
 
     def num_prompt_tokens(self, page: PageInput) -> int:
         """Length of the sequence up to the answer, from the size of the image alone.
@@ -242,42 +259,39 @@ class PageEncoder:
         """
         for page in pages:
             self.num_prompt_tokens(page)
-        images = [page.image.convert("RGB") for page in pages]
-        vision: Any = self.image_processor(images=images, return_tensors="pt")
-        grid: Tensor = vision["image_grid_thw"]
-        merge = int(self.image_processor.merge_size)
+        vision, found = self.images.read([page.image.convert("RGB") for page in pages])
         rows = []
-        for page, (_, height, width) in zip(pages, grid.tolist(), strict=True):
+        for page, image in zip(pages, found, strict=True):
             answer = [] if page.text is None else self.answer_ids(page.text)
             before, after = self.prompt_ids[page.kind]
-            row = _Row(before, (height // merge, width // merge), after, answer)
+            row = _Row(before, image, after, answer)
             self._check_length(page, row.answer_start, row.length)
             rows.append(row)
-        return self._pad(rows, vision["pixel_values"].to(self.dtype), grid, padding_side)
+        vision = {name: x.to(self.dtype) if x.is_floating_point() else x for name, x in vision.items()}
+        return self._pad(rows, vision, padding_side)
 
-    def _pad(
-        self, rows: list[_Row], pixels: Tensor, grid: Tensor, padding_side: Literal["left", "right"]
-    ) -> Encoded:
+    def _pad(self, rows: list[_Row], vision: Vision, padding_side: Literal["left", "right"]) -> Encoded:
         size, length = len(rows), max(row.length for row in rows)
         ids = np.full((size, length), self.pad_token_id, dtype=np.int64)
         positions = np.zeros((3, size, length), dtype=np.int64)
+        counted = np.tile(np.arange(length), (size, 1))
         valid, image, answer = (np.zeros((size, length), dtype=bool) for _ in range(3))
         for i, row in enumerate(rows):
             first = length - row.length if padding_side == "left" else 0
             inside = slice(first, first + row.length)
-            count = row.grid[0] * row.grid[1]
-            ids[i, inside] = [*row.before, *[self.image_token_id] * count, *row.after, *row.answer]
-            positions[:, i, inside] = row.positions()
+            ids[i, inside] = row.ids
+            positions[:, i, inside] = row.positions() if self.grid_positions else 0
+            counted[i] = np.maximum(counted[i] - first, 0)
             valid[i, inside] = True
-            image[i, first + len(row.before) : first + len(row.before) + count] = True
+            start = first + len(row.before)
+            image[i, start : start + len(row.image.ids)] = np.array(row.image.ids) == self.image_token_id
             answer[i, first + row.answer_start - 1 : first + row.length - 1] = bool(row.answer)
         return Encoded(
             input_ids=torch.from_numpy(ids),
-            position_ids=torch.from_numpy(positions),
+            position_ids=torch.from_numpy(positions if self.grid_positions else counted),
             valid=torch.from_numpy(valid),
             image_mask=torch.from_numpy(image),
             answer_mask=torch.from_numpy(answer),
-            pixel_values=pixels,
-            image_grid_thw=grid,
+            vision=vision,
             padding_side=padding_side,
         )

@@ -6,23 +6,22 @@ Knows which architectures are supported and what makes a folder unusable. Loads 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import ocrquant
-from ocrquant.adapters import qwen3_5
+from ocrquant.adapters.builder import build_map
+from ocrquant.adapters.families import FAMILIES
 from ocrquant.adapters.safetensors_headers import folder_tensors
-from ocrquant.adapters.structure import ModelMap, TensorInfo
+from ocrquant.adapters.structure import ModelMap
 from ocrquant.errors import AlreadyQuantizedError, ModelError
 from ocrquant.json_files import read_json
 
 __all__ = ["SUPPORTED", "model_folder", "read_model_map"]
 
-SUPPORTED: Mapping[str, Callable[[Mapping[str, Any], Mapping[str, TensorInfo]], ModelMap]] = {
-    qwen3_5.ARCHITECTURE: qwen3_5.build_map,
-}
-"""Class name of the Hugging Face model -> function that reads its structure."""
+SUPPORTED: tuple[str, ...] = tuple(FAMILIES)
+"""Class names of the Hugging Face models whose structure is known."""
 
 PACKAGE = Path(ocrquant.__file__).resolve().parent
 """Not from importlib.resources: an editable install answers with two folders at once, the extension's too."""
@@ -140,7 +139,7 @@ def read_model_map(path: str | Path, allow_remote_code: bool = False) -> ModelMa
     tensors = folder_tensors(folder)
     _check_processing(folder)
     try:
-        model_map = SUPPORTED[architecture](config, tensors)
+        model_map = build_map(architecture, FAMILIES[architecture], config, tensors)
     except KeyError as error:
         raise ModelError(
             folder / "config.json", expected=f"a key {error}", given="none", fix="fetch the file again"

@@ -215,7 +215,7 @@ def load_in_parts(
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=allow_remote_code)
     with torch.device("meta"):
         model: PreTrainedModel = AutoModelForImageTextToText.from_config(
-            config, dtype=dtype, attn_implementation="sdpa", trust_remote_code=allow_remote_code
+            config, dtype=dtype, trust_remote_code=allow_remote_code
         )
     if (folder / "generation_config.json").is_file():
         model.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
@@ -224,9 +224,10 @@ def load_in_parts(
     stored = _stored_parameters(model, model_map)
     for owner, name, parameter in stored:
         owner._parameters[name] = parameter
-    for name, module in parts_of(model, model_map.block_prefix).items():
+    blocks = model_map.module_path(model_map.block_prefix)
+    for name, module in parts_of(model, blocks).items():
         num_bytes = sum(parameter.nbytes for parameter in module.parameters())
-        if name.startswith(f"{model_map.block_prefix}.") or num_bytes > KEPT_PART_BYTES:
+        if name.startswith(f"{blocks}.") or num_bytes > KEPT_PART_BYTES:
             residency.add(name, module)
     in_parts = {id(p) for part in residency._parts.values() for p in part.module.parameters()}
     kept: dict[int, nn.Parameter] = {}
@@ -244,7 +245,7 @@ def _require_plain_names(model: PreTrainedModel, model_map: ModelMap) -> None:
     missing = [
         name
         for name, _ in model.named_parameters(remove_duplicate=False)
-        if name not in model_map.tensors and tied.get(name) not in model_map.tensors
+        if not {model_map.disk_name(path) for path in (name, tied.get(name, name))} & model_map.tensors.keys()
     ]
     if missing or model._keep_in_fp32_modules_strict:
         raise ModelError(
@@ -263,7 +264,7 @@ def _stored_parameters(
     for path, module in model.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
             full = f"{path}.{name}" if path else name
-            source = tied.get(full, full)
+            source = model_map.disk_name(tied.get(full, full))
             if source not in made:
                 made[source] = StoredParameter.of(source, parameter)
             found.append((module, name, made[source]))

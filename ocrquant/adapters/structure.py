@@ -1,19 +1,19 @@
 """What a document model is made of, in the names of its checkpoint.
 
-Knows linears, the groups that share a precision, norms and what reads them. Knows no tensor data, no recipe
-and no
-architecture: those modules fill these records in.
+Knows linears, the groups that share a precision, norms and what reads them, and by which prefixes the names
+of modules in memory differ from those of tensors on disk. Knows no tensor data, no recipe and no
+architecture: other modules fill these records in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from ocrquant.formats import FORMATS, Precision
 
-__all__ = ["Group", "LinearInfo", "ModelMap", "NormFold", "TensorInfo"]
+__all__ = ["Group", "LinearInfo", "ModelMap", "NormFold", "TensorInfo", "exchange_prefix"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,11 @@ class LinearInfo:
     """One linear layer: y = x W^T + b with W [out_features, in_features].
 
     Attributes:
-        name: Module path in the checkpoint and in the Hugging Face model, without ``.weight``.
+        name: Module path in the checkpoint, without ``.weight``; `ModelMap.module_path` is the one in memory.
         in_features: Width of the input.
         out_features: Width of the output.
         has_bias: Whether the checkpoint holds ``{name}.bias``.
-        kind: Role, such as ``attention.qkv``, ``gdn.out``, ``mlp.down`` or ``lm_head``.
+        kind: Role, such as ``attention.qkv``, ``gdn.out``, ``mlp.down``, ``experts.down`` or ``lm_head``.
         block: Index of the decoder layer; None outside of them.
     """
 
@@ -128,6 +128,14 @@ class NormFold:
     offset: bool
 
 
+def exchange_prefix(name: str, pairs: Sequence[tuple[str, str]]) -> str:
+    """A dotted name with the first prefix among `pairs` that it has replaced by that one's partner."""
+    for before, after in pairs:
+        if name == before or name.startswith(f"{before}."):
+            return after + name.removeprefix(before)
+    return name
+
+
 @dataclass(frozen=True, slots=True)
 class ModelMap:
     """Everything that later stages need to know of a checkpoint before they load it.
@@ -148,6 +156,8 @@ class ModelMap:
         other: Tensors that belong to no known part, copied as they are.
         max_positions: Longest sequence that the decoder was made for, in tokens.
         tensors: Every tensor of the checkpoint.
+        renamed: Prefixes of names on disk and, where another, of the same modules in memory.
+        guesses: What was concluded without knowing the architecture, one sentence each; else empty.
     """
 
     architecture: str
@@ -165,6 +175,21 @@ class ModelMap:
     other: tuple[str, ...]
     max_positions: int
     tensors: Mapping[str, TensorInfo]
+    renamed: tuple[tuple[str, str], ...] = ()
+    guesses: tuple[str, ...] = ()
+
+    @property
+    def decoder(self) -> str:
+        """Name of the module that holds embedding, decoder layers and final norm."""
+        return self.block_prefix.rpartition(".")[0]
+
+    def module_path(self, name: str) -> str:
+        """Path in memory of a module by its name on disk."""
+        return exchange_prefix(name, self.renamed)
+
+    def disk_name(self, path: str) -> str:
+        """Name on disk of a module or parameter by its path in memory."""
+        return exchange_prefix(path, [(after, before) for before, after in self.renamed])
 
     def group(self, name: str) -> Group:
         """The group of a name, searchable or kept.

@@ -14,9 +14,10 @@ from typing import Any, Protocol
 
 import torch
 from transformers import AutoModelForImageTextToText, AutoTokenizer
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from ocrquant.adapters.encoding import Encoded, PageEncoder, PageInput
+from ocrquant.adapters.families import FAMILIES
+from ocrquant.adapters.images import open_images
 from ocrquant.bench.pages import BenchPage
 from ocrquant.engine.loading import Runtime
 from ocrquant.engine.pages import page_prompt
@@ -94,7 +95,7 @@ class TransformersArm:
         config = self.model.config
         self.encoder = PageEncoder(
             self.tokenizer,
-            Qwen2VLImageProcessorPil.from_pretrained(folder, local_files_only=True),
+            open_images(FAMILIES[config.architectures[0]], folder, self.tokenizer, config),
             prompts_for(self.tokenizer.get_vocab(), model_type=config.model_type),
             image_token_id=int(config.image_token_id),
             end_token_id=min(self.end_ids),
@@ -131,8 +132,7 @@ class TransformersArm:
                 input_ids=encoded.input_ids,
                 attention_mask=encoded.valid.long(),
                 mm_token_type_ids=encoded.image_mask.int(),
-                pixel_values=encoded.pixel_values,
-                image_grid_thw=encoded.image_grid_thw,
+                **encoded.vision,
                 do_sample=False,
                 max_new_tokens=self.max_tokens,
                 **options,

@@ -14,7 +14,7 @@ def require_finite_parameters(document: DocumentModel) -> None:
     Raises:
         WeightValueError: One holds NaN or Inf; the message names it.
     """
-    blocks = document.map.block_prefix
+    blocks = document.map.module_path(document.map.block_prefix)
     for name, parameter in document.model.named_parameters():
         if not name.startswith(f"{blocks}."):
             values = parameter if document.residency is None else document.residency.value(parameter)

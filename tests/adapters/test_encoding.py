@@ -35,9 +35,9 @@ def test_one_sequence_by_hand(document_model):
         [[0, 1, 2, 2, 2, 3, 3, 3, 5, 6, 7, 8, 9, 10]],
         [[0, 1, 2, 3, 4, 2, 3, 4, 5, 6, 7, 8, 9, 10]],
     ]
-    assert encoded.image_grid_thw.tolist() == [[1, 4, 6]]
-    assert encoded.pixel_values.shape == (24, 3 * 2 * 10 * 10)
-    assert encoded.pixel_values.dtype == document_model.dtype
+    assert encoded.vision["image_grid_thw"].tolist() == [[1, 4, 6]]
+    assert encoded.vision["pixel_values"].shape == (24, 3 * 2 * 10 * 10)
+    assert encoded.vision["pixel_values"].dtype == document_model.dtype
 
 
 def test_padding_on_the_right_of_answers(document_model):
@@ -87,7 +87,7 @@ def test_positions_are_those_of_the_model(document_model, side):
     positions, _ = document_model.model.model.get_rope_index(
         encoded.input_ids,
         encoded.image_mask.int(),
-        encoded.image_grid_thw,
+        encoded.vision["image_grid_thw"],
         attention_mask=encoded.valid.long(),
     )
     assert torch.equal(encoded.position_ids, positions)
@@ -117,7 +117,7 @@ def test_other_modes_are_converted(document_model):
     grey = page.image.convert("L")
     one = document_model.encode([replace(page, image=grey)])
     same = document_model.encode([replace(page, image=grey.convert("RGB"))])
-    assert torch.equal(one.pixel_values, same.pixel_values)
+    assert torch.equal(one.vision["pixel_values"], same.vision["pixel_values"])
 
 
 def test_lengths_from_sizes_alone(document_model):

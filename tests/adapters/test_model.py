@@ -80,8 +80,7 @@ def test_logits_are_those_of_transformers(document_model, tiny_model_folder):
             input_ids=encoded.input_ids,
             attention_mask=encoded.valid.long(),
             mm_token_type_ids=encoded.image_mask.int(),
-            pixel_values=encoded.pixel_values,
-            image_grid_thw=encoded.image_grid_thw,
+            **encoded.vision,
         ).logits
     difference = (document_model.logits(encoded) - wanted)[encoded.valid]
     assert difference.abs().max() <= FP32_TOLERANCE

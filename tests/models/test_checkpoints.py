@@ -44,7 +44,9 @@ def page(text, kind="line"):
 
 def prefill(model, encoded, stepper):
     """Logits [T, vocab] of one encoded page, its image encoded here as well."""
-    images = model.encode_images(encoded.pixel_values, [tuple(g) for g in encoded.image_grid_thw.tolist()])
+    images = model.encode_images(
+        encoded.vision["pixel_values"], [tuple(g) for g in encoded.vision["image_grid_thw"].tolist()]
+    )
     mask = encoded.image_mask[0]
     index = torch.where(mask, mask.cumsum(0) - 1, -1)
     part = Part(0, encoded.input_ids[0], encoded.position_ids[:, 0], index, logits="all")
