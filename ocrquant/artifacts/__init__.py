@@ -20,6 +20,7 @@ from ocrquant.artifacts.base import Artifact, FileRecord, FrozenModel, Producer
 from ocrquant.artifacts.checkpoint import CheckpointRecord
 from ocrquant.artifacts.digests import DigestCache, sha256_bytes, sha256_data, sha256_file
 from ocrquant.artifacts.equivalence import BrokenOutput, Equivalence, MarginTest, Outcome, RiseTest
+from ocrquant.artifacts.page_scores import PageScoreRow, PageScores, ScoredPage
 from ocrquant.artifacts.page_set import PageRecord, PageSet
 from ocrquant.artifacts.report import (
     ArmReport,
@@ -99,6 +100,8 @@ __all__ = [
     "Outcome",
     "PageOutput",
     "PageRecord",
+    "PageScoreRow",
+    "PageScores",
     "PageSet",
     "PageTranscripts",
     "Pareto",
@@ -114,6 +117,7 @@ __all__ = [
     "RoundingStep",
     "RunFolder",
     "RuntimeRecord",
+    "ScoredPage",
     "Sensitivity",
     "SensitivityRow",
     "Statistics",

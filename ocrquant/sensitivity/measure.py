@@ -52,6 +52,8 @@ def measure_sensitivity(
 ) -> Sensitivity:
     """Scores all groups and writes ``sensitivity.json``; goes on where a killed process stopped.
 
+    Before it, ``page_scores.json`` with the same scores by page.
+
     Args:
         run: The run folder, which holds the rounded weights.
         document: The model, loaded and not quantized.
@@ -91,6 +93,7 @@ def measure_sensitivity(
     sensitivity = Sensitivity(inputs=dict(inputs), groups=groups, rows=rows, kv_cache=kv_cache)
     here.wait()
     if here.is_first:
+        run.save(scorer.by_page(inputs))
         run.save(sensitivity)
         partial.discard()
     here.wait()

@@ -11,10 +11,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, product
+from typing import Literal
 
 from ocrquant.adapters.model import DocumentModel
-from ocrquant.artifacts import PartialStage
+from ocrquant.artifacts import PageScoreRow, PageScores, PartialStage, ScoredPage
 from ocrquant.distributed import ranks
 from ocrquant.errors import ModelError
 from ocrquant.pages import Page
@@ -36,6 +37,8 @@ CARRIED_BYTES = 1 << 29
 
 GRADIENT_PASSES = 6.0
 """Forward passes that the gradients of all candidates take as long as."""
+
+_KINDS: tuple[Literal["gradient", "kl"], ...] = ("gradient", "kl")
 
 PageSums = list[float]
 """Sums of a score over the tokens of each page."""
@@ -98,6 +101,27 @@ class Scorer:
         """The measured KL of every change, by the names given to them."""
         self._run(list(changes.items()), is_gradient=False)
         return {name: self._sums(f"kl:{name}") for name in changes}
+
+    def by_page(self, inputs: Mapping[str, str]) -> PageScores:
+        """The scores of single choices before they are averaged, those that all pages have.
+
+        Args:
+            inputs: SHA-256 of everything that they were made from, by name.
+        """
+        numbers, rows = range(len(self._batches)), []
+        for candidate, kind in product(self._candidates, _KINDS):
+            key = f"{kind}:{candidate.group}:{candidate.precision}"
+            if all(f"{number}:{key}" in self._records for number in numbers):
+                group, precision = candidate.group, candidate.precision
+                sums = self._sums(key)
+                rows.append(PageScoreRow(group=group, precision=precision, score=kind, sums=sums))
+        num_tokens = self.num_tokens() if rows else [0] * self.num_pages
+        pages = [page for batch in self._batches for page in batch]
+        return PageScores(
+            inputs=dict(inputs),
+            pages=[ScoredPage(id=p.id, num_tokens=n) for p, n in zip(pages, num_tokens, strict=True)],
+            rows=rows,
+        )
 
     def passes(self, change: Change) -> float:
         """Decoder passes that measuring a change takes, the head counted as one more block."""

@@ -5,7 +5,7 @@ import signal
 import pytest
 import torch
 
-from ocrquant.artifacts import Journal, Rounding, RunFolder, Sensitivity
+from ocrquant.artifacts import Journal, PageScores, Rounding, RunFolder, Sensitivity
 from ocrquant.errors import ModelError, PatternError
 from ocrquant.formats import FORMATS, Precision
 from ocrquant.recipe.sections import SearchSection, SensitivitySection
@@ -67,6 +67,20 @@ def test_artefact_has_a_row_for_every_choice(folder, score, document, pages):
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert all(before[name].dtype is after[name].dtype for name in before)
     assert not (folder / ".partial" / "sensitivity").exists()
+
+
+def test_scores_by_page_add_up_to_the_rows(folder, score, pages):
+    found = score(folder)
+    by_page = PageScores.load(folder)
+    assert by_page.inputs == found.inputs
+    assert sorted(page.id for page in by_page.pages) == sorted(page.id for page in pages)
+    lengths = {page.id: len(page.text) + 1 for page in pages}
+    assert [page.num_tokens for page in by_page.pages] == [lengths[page.id] for page in by_page.pages]
+    rows = {(row.group, row.precision, row.score): row for row in found.rows}
+    assert {(row.group, row.precision, row.score) for row in by_page.rows} == set(rows)
+    for row in by_page.rows:
+        expected = rows[row.group, row.precision, row.score].mean
+        assert sum(row.sums) / sum(lengths.values()) == pytest.approx(expected)
 
 
 def test_only_what_is_asked_for_is_measured(folder, score):
@@ -133,6 +147,7 @@ def counted(monkeypatch):
 def test_killed_and_repeated_ends_in_the_same_bytes(folder, score, counted):
     score(folder, num_pages=4)
     expected = (folder / Sensitivity.FILE_NAME).read_bytes()
+    by_page = (folder / PageScores.FILE_NAME).read_bytes()
     (folder / Sensitivity.FILE_NAME).unlink()
     in_all = len(counted)
     counted.clear()
@@ -142,6 +157,7 @@ def test_killed_and_repeated_ends_in_the_same_bytes(folder, score, counted):
         assert not (folder / Sensitivity.FILE_NAME).exists()
     score(folder, num_pages=4)
     assert (folder / Sensitivity.FILE_NAME).read_bytes() == expected
+    assert (folder / PageScores.FILE_NAME).read_bytes() == by_page
     assert 0 < len(counted) < in_all
 
 
