@@ -4,7 +4,7 @@ Knows scores, sizes and times. Knows no model, no page and no torch.
 """
 
 from ocrquant.assign.build import build_problem
-from ocrquant.assign.changes import GroupChange, changes_frame, group_changes, with_more_bits
+from ocrquant.assign.changes import GroupChange, changes_frame, group_changes, terms_of_size, with_more_bits
 from ocrquant.assign.explain import explain
 from ocrquant.assign.front import pareto_front, pareto_point
 from ocrquant.assign.hand_maps import hand_plans
@@ -38,6 +38,7 @@ __all__ = [
     "repair",
     "solve",
     "terms_of",
+    "terms_of_size",
     "uniform_plan",
     "with_more_bits",
 ]

@@ -7,18 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from math import isnan
 from typing import TYPE_CHECKING
 
 from ocrquant.artifacts import Assignment, Sensitivity
 from ocrquant.assign.build import build_problem
 from ocrquant.assign.stage import choose_formats
+from ocrquant.assign.terms import Terms, terms_of
 from ocrquant.formats import FORMATS, Precision
-from ocrquant.recipe.sections import Budget
+from ocrquant.recipe.sections import AssignSection, Budget
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["GroupChange", "changes_frame", "group_changes", "with_more_bits"]
+__all__ = ["GroupChange", "changes_frame", "group_changes", "terms_of_size", "with_more_bits"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +46,21 @@ class GroupChange:
     extra_loss: float
 
 
-def with_more_bits(sensitivity: Sensitivity, assignment: Assignment, more_bits: float) -> Assignment:
+def terms_of_size(section: AssignSection) -> Terms:
+    """The terms of a recipe that hold for a budget in bits: limits and settled groups.
+
+    The machine is left out, whose cost table need not be at hand, and so are keys and values, which take no
+    bits a weight.
+
+    Args:
+        section: How the plan is chosen.
+    """
+    return terms_of(section.model_copy(update={"target": None, "counted_cache": None}))
+
+
+def with_more_bits(
+    sensitivity: Sensitivity, assignment: Assignment, more_bits: float, *, terms: Terms | None = None
+) -> Assignment:
     """The best plan within a budget of some bits a weight more, or less.
 
     It is the optimum of the scores alone: what a plan was edited or repaired to afterwards is not kept.
@@ -53,13 +69,16 @@ def with_more_bits(sensitivity: Sensitivity, assignment: Assignment, more_bits: 
         sensitivity: The scores.
         assignment: The plan to begin from: its budget where that is in bits, else the bits that it reaches.
         more_bits: Bits a weight to add.
+        terms: Limits and settled groups, see `terms_of_size`; none by default.
 
     Raises:
         BudgetError: No plan is so small.
         ArtifactError: A score is missing.
+        PatternError: A pattern or a kind of the terms matches nothing.
     """
     bits = assignment.budget.get("bits_per_weight", assignment.bits_per_weight)
-    return choose_formats(sensitivity, Budget(bits_per_weight=bits + more_bits), assignment.inputs)
+    budget = Budget(bits_per_weight=bits + more_bits)
+    return choose_formats(sensitivity, budget, assignment.inputs, terms=terms)
 
 
 def group_changes(sensitivity: Sensitivity, before: Assignment, after: Assignment) -> list[GroupChange]:
@@ -94,7 +113,7 @@ def group_changes(sensitivity: Sensitivity, before: Assignment, after: Assignmen
                 extra_loss=losses[1] - losses[0],
             )
         )
-    return sorted(found, key=lambda change: (change.extra_loss != change.extra_loss, change.extra_loss))
+    return sorted(found, key=lambda change: (isnan(change.extra_loss), change.extra_loss))
 
 
 def changes_frame(changes: Sequence[GroupChange]) -> pd.DataFrame:

@@ -2,10 +2,11 @@ from math import isnan
 
 import pytest
 
-from ocrquant.assign import changes_frame, choose_formats, group_changes, with_more_bits
+from ocrquant.assign import changes_frame, choose_formats, group_changes, terms_of_size, with_more_bits
 from ocrquant.errors import BudgetError
 from ocrquant.formats import Precision
 from ocrquant.recipe import Budget
+from ocrquant.recipe.sections import AssignSection
 from tests.assign.builders import sensitivity_of
 
 BF16, FP8, NVFP4 = Precision.BF16, Precision.FP8, Precision.NVFP4
@@ -58,6 +59,18 @@ def test_a_format_that_was_closed_to_a_group_has_no_score():
     changes = group_changes(scores, edited, before)
     assert [change.group for change in changes] == ["b", "a"]
     assert isnan(changes[1].extra_loss)
+
+
+def test_limits_of_the_recipe_hold_for_the_other_plan_too():
+    section = AssignSection(
+        budget=Budget(step_us=50.0),
+        target={"table": "not/here.json"},
+        counted_cache={"context": 100, "requests": 2},
+        force={"nvfp4": ["b"]},
+    )
+    scores = sensitivity_of(SCORES)
+    after = with_more_bits(scores, plan(4.5), 1.2, terms=terms_of_size(section))
+    assert {name for name, precision in after.groups.items() if precision is FP8} == {"c"}
 
 
 def test_frame_has_a_row_a_change_and_columns_without_any():
