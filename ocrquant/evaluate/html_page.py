@@ -12,6 +12,7 @@ from ocrquant.artifacts import PageOutput, Report
 from ocrquant.evaluate import pictures
 from ocrquant.evaluate.diff import Span, differences, shorten
 from ocrquant.evaluate.gate import verdict
+from ocrquant.evaluate.html_budget import budget_section, pages_behind_figure
 from ocrquant.evaluate.html_parts import data_uri, escape, figure, marked, section, table
 from ocrquant.evaluate.material import Material
 from ocrquant.evaluate.runtime_table import RUNTIME_LEAD, runtime_table
@@ -71,6 +72,7 @@ def render_html(material: Material) -> str:
         _arms(report),
         _kinds(report),
         _quality(material),
+        budget_section(material),
         _sensitivity(material),
         _assignment(material),
         _weights(material),
@@ -158,6 +160,7 @@ def _sensitivity(material: Material) -> str:
     if material.assignment is not None:
         ranking = sensitive_groups_table(material.sensitivity, material.assignment)
         parts += ["<h3>Most sensitive groups</h3>", table(ranking)]
+    parts.append(pages_behind_figure(material))
     return section(
         "Sensitivity by layer",
         *parts,

@@ -11,19 +11,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MultipleLocator
 
 from ocrquant.artifacts import ArmReport, Assignment, Interval, Pareto, Report
+from ocrquant.evaluate.front_pictures import LOSS_LABELS, MARKERS, draw_front, named_points
 from ocrquant.evaluate.theme import COLORS, GRID, INK, MUTED, SURFACE, new_figure, picture, quiet_axes
 from ocrquant.evaluate.words import ARM_NAMES, KIND_NAMES, number, signed
 
 __all__ = ["cer_differences", "quality_against_bits"]
 
 _WIDTH = 7.6
-_MARKERS = {"bf16": "s", "fp8": "o", "nvfp4": "^", "plan": "D"}
-_LOSS_LABELS = {
-    "kl": "KL divergence from bf16, nats a token",
-    "loss": "mean absolute change of the loss",
-    "gradient": "KL estimated from gradients, nats a token",
-    "screened": "KL divergence from bf16, nats a token",
-}
 
 
 @picture
@@ -81,17 +75,10 @@ def quality_against_bits(pareto: Pareto, assignment: Assignment, report: Report)
         report: The result of an evaluation.
     """
     figure, (upper, lower) = new_figure(_WIDTH, 4.6, nrows=2, sharex=True, height_ratios=[1.25, 1])
-    front = [
-        (point.bits_per_weight, point.predicted_loss) for point in pareto.front if point.predicted_loss > 0
-    ]
-    if front:
-        xs, ys = zip(*front, strict=True)
-        upper.plot(xs, ys, color=MUTED, linewidth=1.3, zorder=1)
-    predicted = [(point.name, point.bits_per_weight, point.predicted_loss) for point in pareto.uniform]
-    predicted.append(("plan", assignment.bits_per_weight, assignment.predicted_loss))
+    has_front = draw_front(upper, pareto)
     names = {str(arm.name) for arm in report.arms}
-    for name, size, loss in predicted:
-        if loss > 0 and name in names:
+    for name, size, loss in named_points(pareto, assignment):
+        if name in names:
             _point(upper, size, loss, name, is_measured=False)
     for arm in report.arms:
         if pareto.score != "gradient" and arm.overall.mean_kl is not None and arm.overall.mean_kl > 0:
@@ -99,7 +86,7 @@ def quality_against_bits(pareto: Pareto, assignment: Assignment, report: Report)
     upper.set_yscale("log")
     upper.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
     upper.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: ""))
-    upper.set_title(_LOSS_LABELS[pareto.score])
+    upper.set_title(LOSS_LABELS[pareto.score])
     reference = report.arms[0].overall.cer
     lower.axhline(100 * reference, color=MUTED, linewidth=1, linestyle=(0, (3, 2)))
     for arm in report.arms:
@@ -114,7 +101,7 @@ def quality_against_bits(pareto: Pareto, assignment: Assignment, report: Report)
         lower.set_ylim(bottom=-0.05 * high)
     for axes in (upper, lower):
         quiet_axes(axes, grid="both")
-    _key(upper, report, has_front=bool(front), is_comparable=pareto.score != "gradient")
+    _key(upper, report, has_front=has_front, is_comparable=pareto.score != "gradient")
     return figure
 
 
@@ -141,7 +128,7 @@ def _point(axes: Any, x: float, y: float, arm: str, *, is_measured: bool) -> Non
     axes.plot(
         x,
         y,
-        marker=_MARKERS[arm],
+        marker=MARKERS[arm],
         markersize=7 if is_measured else 6.5,
         markerfacecolor=face,
         markeredgecolor=edge,
@@ -154,7 +141,7 @@ def _point(axes: Any, x: float, y: float, arm: str, *, is_measured: bool) -> Non
 def _mark(axes: Any, arm: str) -> Any:
     """An entry of a legend."""
     (line,) = axes.plot(
-        [], [], marker=_MARKERS[arm], color=COLORS[arm], linestyle="none", markersize=6, label=ARM_NAMES[arm]
+        [], [], marker=MARKERS[arm], color=COLORS[arm], linestyle="none", markersize=6, label=ARM_NAMES[arm]
     )
     return line
 

@@ -28,6 +28,7 @@ __all__ = [
     "new_figure",
     "picture",
     "quiet_axes",
+    "to_png",
     "to_svg",
 ]
 
@@ -89,11 +90,7 @@ class Picture(Figure):
     """A figure that shows itself in Jupyter; it belongs to no window, so nothing has to be closed."""
 
     def _repr_png_(self) -> bytes:
-        buffer = io.BytesIO()
-        FigureCanvasAgg(self)
-        with matplotlib.rc_context(_STYLE):
-            self.savefig(buffer, format="png", dpi=144)
-        return buffer.getvalue()
+        return to_png(self)
 
 
 def new_figure(width: float, height: float, **subplots: Any) -> tuple[Figure, Any]:
@@ -109,6 +106,20 @@ def new_figure(width: float, height: float, **subplots: Any) -> tuple[Figure, An
     """
     figure = Picture(figsize=(width, height), layout="constrained")
     return figure, figure.subplots(**subplots)
+
+
+def to_png(figure: Figure, *, dpi: int = 144) -> bytes:
+    """The figure as a PNG file.
+
+    Args:
+        figure: The figure.
+        dpi: Dots an inch.
+    """
+    buffer = io.BytesIO()
+    FigureCanvasAgg(figure)
+    with matplotlib.rc_context(_STYLE):
+        figure.savefig(buffer, format="png", dpi=dpi)
+    return buffer.getvalue()
 
 
 def quiet_axes(axes: Any, *, grid: str | None) -> None:

@@ -19,9 +19,10 @@ from ocrquant.errors import RecipeError, dotted_key
 from ocrquant.recipe.imports import parse_yaml, read_resolved
 from ocrquant.recipe.schema import Recipe
 
-__all__ = ["build_recipe", "load_recipe"]
+__all__ = ["RECIPE_NAME", "build_recipe", "load_recipe"]
 
-_OF_RUN_FOLDER = "recipe.yaml"
+RECIPE_NAME = "recipe.yaml"
+"""Of the recipe that made a run folder, inside it."""
 
 _OVERRIDE = re.compile(r"(?P<key>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)=(?P<value>.*)", re.DOTALL)
 
@@ -57,7 +58,7 @@ def load_recipe(path: Path | str, overrides: Sequence[str] = ()) -> Recipe:
     """
     path = Path(path)
     if path.is_dir():
-        path = path / _OF_RUN_FOLDER
+        path = path / RECIPE_NAME
     data = read_resolved(path)
     if not isinstance(data, dict):
         given = f"a {type(data).__name__}" if data is not None else "nothing"

@@ -16,6 +16,8 @@ from ocrquant.artifacts import (
     LinearsRecord,
     LinearStatistics,
     PageRecord,
+    PageScoreRow,
+    PageScores,
     PageSet,
     PageTranscripts,
     Pareto,
@@ -25,6 +27,7 @@ from ocrquant.artifacts import (
     Rounding,
     RunFolder,
     RuntimeRecord,
+    ScoredPage,
     Sensitivity,
     SensitivityRow,
     Statistics,
@@ -37,6 +40,13 @@ from ocrquant.formats import FORMATS, Precision
 from ocrquant.recipe.sections import EvaluateSection, GateSection
 
 ZERO = "0" * 64
+RECIPE = """\
+model: {path: pico}
+pages: {source: pages, num_calibration_pages: 32, num_heldout_pages: 8}
+sensitivity: {candidates: [fp8, nvfp4]}
+assign: {budget: {bits_per_weight: 6.5}}
+output: run
+"""
 ARMS = ("bf16", "fp8", "nvfp4", "plan")
 SIZES = {"attention.qkv": 60_000, "attention.o": 50_000, "gdn.qkvz": 110_000, "gdn.out": 50_000}
 SIZES |= {"mlp.gate_up": 190_000, "mlp.down": 98_000}
@@ -97,6 +107,23 @@ def sensitivity() -> Sensitivity:
     return Sensitivity(inputs={"pages": ZERO}, groups=groups, rows=rows)
 
 
+def page_scores(num_pages: int = 32) -> PageScores:
+    """Sums by page that grow and fall along the pages."""
+    return PageScores(
+        inputs={"pages": ZERO},
+        pages=[ScoredPage(id=f"doc/crop-{i:02d}", num_tokens=30 + i) for i in range(num_pages)],
+        rows=[
+            PageScoreRow(
+                group=row.group,
+                precision=row.precision,
+                score="kl",
+                sums=[row.mean * (1.5 + math.sin(2.3 * i)) for i in range(num_pages)],
+            )
+            for row in sensitivity().rows
+        ],
+    )
+
+
 def assignment(scores: Sensitivity) -> Assignment:
     means = {(row.group, row.precision): row.mean for row in scores.rows}
     groups = {}
@@ -139,6 +166,7 @@ def pareto() -> Pareto:
             point(8.0, 0.03, "fp8"),
             point(16.0, 0.0, "bf16"),
         ],
+        hand=[point(5.2, 0.26, "nvidia/Qwen3.6-27B-NVFP4"), point(6.1, 0.2, "a map that is not listed")],
     )
 
 
@@ -304,7 +332,7 @@ def fill(run: RunFolder, outputs: Transcripts) -> None:
     """Writes every artefact before the report into a run folder."""
     scores = sensitivity()
     plan = assignment(scores)
-    before = (statistics(), rounding(), scores, plan, pareto(), checkpoint(plan))
+    before = (statistics(), rounding(), scores, page_scores(), plan, pareto(), checkpoint(plan))
     for artifact in (*before, page_set(outputs), outputs):
         run.save(artifact)
 

@@ -15,7 +15,7 @@ from ocrquant.evaluate.material import Material
 from ocrquant.evaluate.runtime_table import RUNTIME_LEAD
 from ocrquant.evaluate.words import STAND_IN
 from ocrquant.recipe.sections import GateSection
-from tests.evaluate.making import ZERO, output, report_of, transcripts
+from tests.evaluate.making import RECIPE, ZERO, output, report_of, transcripts
 
 GATE = GateSection(max_cer_increase=0.02, max_worst_kind_cer_increase=0.03, max_kl=0.2)
 VOID = {"meta", "img", "br", "hr", "link", "input"}
@@ -76,7 +76,7 @@ def render(run, found, **options):
 @pytest.fixture(scope="module")
 def module_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("report") / "run"
-    with RunFolder.open(folder, recipe_digest=ZERO, recipe_text="model: {path: pico}\n") as opened:
+    with RunFolder.open(folder, recipe_digest=ZERO, recipe_text=RECIPE) as opened:
         yield opened
 
 
@@ -114,6 +114,7 @@ def test_html_is_well_formed_and_begins_with_the_verdict(sound):
         "Plans side by side",
         "By kind of page",
         "Quality against size",
+        "Other budgets",
         "Sensitivity by layer",
         "The plan",
         "Weights",
@@ -121,7 +122,7 @@ def test_html_is_well_formed_and_begins_with_the_verdict(sound):
         "Pages that lost most",
         "Where the numbers come from",
     ]
-    assert html.count("<svg") == 5
+    assert html.count("<svg") == 7
 
 
 def test_html_asks_for_nothing_outside(sound):

@@ -84,6 +84,36 @@ def test_quality_shows_predictions_and_measurements(run):
     assert heights == [pytest.approx(100 * arm.overall.cer) for arm in report.arms]
 
 
+def test_front_shows_its_line_and_every_named_plan_that_loses_something():
+    scores = making.sensitivity()
+    pareto, plan = making.pareto(), making.assignment(scores)
+    axes = pictures.pareto_front(pareto, plan).axes[0]
+    line, *marks = axes.lines
+    assert list(line.get_ydata()) == [point.predicted_loss for point in pareto.front[:-1]]
+    found = {mark.get_label(): (mark.get_xdata()[0], mark.get_ydata()[0]) for mark in marks}
+    assert found == {
+        "Uniform NVFP4": (4.6, 0.3),
+        "Uniform FP8": (8.0, 0.03),
+        "nvidia/Qwen3.6-27B-NVFP4": (5.2, 0.26),
+        "a map that is not listed": (6.1, 0.2),
+        "Plan": (plan.bits_per_weight, plan.predicted_loss),
+    }
+
+
+def test_pages_behind_a_score_are_ranked_and_the_rest_is_summed():
+    scores = making.page_scores(num_pages=20)
+    axes = pictures.pages_behind(scores, "lm_head", "nvfp4").axes[0]
+    frame = scores.to_frame("lm_head", "nvfp4")
+    widths = [cell.get_width() for cell in cells(axes)]
+    assert widths[:12] == pytest.approx(list(frame.share[:12]))
+    assert sum(widths) == pytest.approx(1)
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    assert labels[0] == frame.page[0]
+    assert labels[-1] == "8 other pages"
+    few = pictures.pages_behind(making.page_scores(num_pages=3), "lm_head", "nvfp4").axes[0]
+    assert len(cells(few)) == 3
+
+
 def test_differences_have_a_mark_an_arm_and_kind(run):
     report = making.report_of(run, making.transcripts(), gate=making.GateSection(max_cer_increase=0.02))
     axes = pictures.cer_differences(report).axes[0]
