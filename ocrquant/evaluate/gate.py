@@ -155,7 +155,7 @@ def enforce_gate(report: Report, folder: Path) -> None:
 
 
 def measured_text(check: GateCheck, *, plain: bool = False) -> str:
-    """What was measured, with its interval, in the unit of the threshold.
+    """What was measured, with its interval, in the unit of the threshold, or the reason in words.
 
     Args:
         check: The check.

@@ -182,7 +182,8 @@ def gate_table(report: Report) -> Table:
                 check.threshold,
                 "all" if check.kind is None else KIND_NAMES[check.kind],
                 count(check.num_pages, "page") + ", " + count(check.num_documents, "document"),
-                measured_text(check),
+                # What stands after the colon stands in the sentence above the table as well.
+                check.reason.partition(":")[0] or measured_text(check),
                 limit,
                 result if check.is_conclusive else f"{result}, unsure",
             )

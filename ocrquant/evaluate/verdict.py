@@ -31,7 +31,8 @@ __all__ = [
 EQUIVALENCE_LEAD = (
     "Two one-sided tests on the paired differences of documents: equal within the margin where the whole "
     "interval is. The outer ends of a bootstrap and of Student's t, plain and freed from skewness, count. "
-    "Every kind of page must pass by itself. Claims of worse together keep one level (Holm)."
+    "Every kind of page must pass by itself; claims of worse together keep one level (Holm). CER is that of "
+    "free-running output, KL follows the truth."
 )
 
 _EVENTS: dict[BrokenOutput, str] = {
@@ -119,7 +120,7 @@ def broken_outputs_table(report: Report) -> Table:
             ):
                 cells += [str(number), _share_change(change)]
             rows.append((name, ARM_NAMES[arm.name], *cells))
-    columns = [f"{what} of pages, points (95 %)" for what in ("Δ loops", "Δ cut off", "Δ empty")]
+    columns = [f"Δ {what}, points of pages (95 %)" for what in ("loops", "cut off", "empty")]
     header = ("Pages", "", "Loops", columns[0], "Cut off", columns[1], "Empty", columns[2])
     return Table(header, tuple(rows), 2, frozenset(strong), frozenset(groups))
 
@@ -136,7 +137,7 @@ def _why_worse(found: Equivalence) -> str:
     for rise in found.rises:
         if rise.outcome == "worse":
             reasons.append(f"{_rise(rise)} (p = {rise.p_value:.2g})")
-    return "; ".join(reasons) + "."
+    return ". ".join(reasons) + "."
 
 
 def _why_unsettled(found: Equivalence) -> str:

@@ -9,15 +9,16 @@ from __future__ import annotations
 import os
 import shutil
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ocrquant.adapters import Group, ModelMap, SearchSpace, model_folder, read_model_map, resolve_device
 from ocrquant.artifacts import Sensitivity, SensitivityRow
 from ocrquant.assign import choose_formats, terms_of
-from ocrquant.errors import OutputError
+from ocrquant.errors import OutputError, PagesError
 from ocrquant.formats import FORMATS, Precision
+from ocrquant.metrics.equivalence import MIN_CLUSTERS
 from ocrquant.pages import Page
 from ocrquant.pipeline.context import resolve_space, select_pages
 from ocrquant.pipeline.effort import Effort, foresee
@@ -109,6 +110,11 @@ class CheckResult:
             rows.append(f"pages     {split}: {len(chosen)} ({kinds}) of {documents} documents")
         if any(page.text is None for page in self.pages):
             rows.append("truth     none given: the bf16 model's own transcription stands in for it")
+        if self.recipe.evaluate.equivalence is not None:
+            rows += [
+                f"verdict   none on {kind}s, from {count} documents: at least {MIN_CLUSTERS} are needed"
+                for kind, count in _few_documents(self.pages).items()
+            ]
         return rows
 
 
@@ -128,6 +134,7 @@ def check_recipe(recipe: Recipe, *, device: str | None = None) -> CheckResult:
     space = resolve_space(model_map, recipe)
     _check_budget(model_map, space, recipe)
     pages = select_pages(recipe)
+    _check_verdict(recipe, pages)
     effort = foresee(recipe, model_map, space, pages, chosen)
     _check_output(Path(recipe.output), effort.disk)
     return CheckResult(
@@ -168,6 +175,28 @@ def _check_budget(model_map: ModelMap, space: SearchSpace, recipe: Recipe) -> No
         ]
     terms = terms_of(recipe.assign, recipe.export.kv_cache)
     choose_formats(Sensitivity(inputs={}, groups=groups, rows=rows), recipe.assign.budget, {}, terms=terms)
+
+
+def _few_documents(pages: Sequence[Page]) -> dict[str, int]:
+    """Kinds of held-out page from too few documents for a verdict on equivalence, and how many these are."""
+    documents: dict[str, set[str]] = {}
+    for page in pages:
+        if page.split == "heldout":
+            documents.setdefault(page.kind, set()).add(page.document)
+    return {kind: len(found) for kind, found in documents.items() if len(found) < MIN_CLUSTERS}
+
+
+def _check_verdict(recipe: Recipe, pages: Sequence[Page]) -> None:
+    """A gate that no result could pass is refused now."""
+    few = _few_documents(pages)
+    if recipe.gate is not None and recipe.gate.require_equivalence and few:
+        kind = min(few, key=lambda kind: few[kind])
+        raise PagesError(
+            f"held-out {kind}s for gate.require_equivalence",
+            expected=f"at least {MIN_CLUSTERS} documents",
+            given=few[kind],
+            fix="hold out more documents, leave this kind out of pages.kinds, or remove the requirement",
+        )
 
 
 def _check_output(folder: Path, disk: Mapping[str, int]) -> None:

@@ -69,13 +69,17 @@ class Stage:
 
 
 def _page_inputs(context: Context) -> Inputs:
-    """The source; and the model with the length of its answers only where it has to transcribe."""
+    """The source; and where the model has to transcribe, what its answers depend on."""
     found = {"source": context.source_digest}
     if context.needs_transcription:
-        found |= {
-            "model": context.model_digest,
-            "answers": context.recipe.section_digest("model", "evaluate"),
-        }
+        section = context.recipe.evaluate
+        settings = (
+            context.recipe.section_digest("model"),
+            section.max_new_tokens,
+            section.batch_size,
+        )
+        # Margins, arms and resamples change no answer.
+        found |= {"model": context.model_digest, "answers": sha256_data(settings)}
     return found
 
 

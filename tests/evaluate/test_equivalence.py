@@ -7,10 +7,18 @@ from ocrquant.errors import GateError
 from ocrquant.evaluate import equivalence_frame
 from ocrquant.evaluate.equivalence import measure_equivalence
 from ocrquant.evaluate.gate import enforce_gate, verdict
+from ocrquant.evaluate.html_parts import table
 from ocrquant.evaluate.markdown import render_markdown
 from ocrquant.evaluate.material import Material
 from ocrquant.evaluate.scoring import Scores
-from ocrquant.evaluate.verdict import equivalence_notes, equivalence_sentence, equivalence_title
+from ocrquant.evaluate.tables import gate_table
+from ocrquant.evaluate.verdict import (
+    broken_outputs_table,
+    equivalence_notes,
+    equivalence_sentence,
+    equivalence_table,
+    equivalence_title,
+)
 from ocrquant.recipe.sections import EquivalenceSection, EvaluateSection, GateSection
 from tests.evaluate.making import damage, output, report_of, transcripts
 
@@ -262,12 +270,47 @@ def test_report_keeps_and_shows_it(run):
     assert "fewer than one in 8 documents" in equivalence_notes(found.equivalence)[0]
 
 
+def test_html_shows_each_test_with_its_colour(run):
+    lost = with_plan(
+        alike(), lambda index, page: output(damage(page.truth, 10) if index % 4 == 3 else page.truth)
+    )
+    found = report(run, lost, gate=GateSection(require_equivalence=True))
+    section = table(equivalence_table(found.equivalence, found))
+    rows = section.split("<tr")[2:]
+    assert ['class="holds"' in row for row in rows] == [True, False]
+    assert ['class="exceeded"' in row for row in rows] == [False, True]
+    gate = table(gate_table(found))
+    assert '<td class="exceeded">not shown</td>' in gate
+    assert ">Worse than bf16</td>" in gate  # the sentence above says why
+
+
 def test_a_recipe_without_a_margin_has_no_verdict(run):
     found = report_of(run, alike())
     assert found.equivalence is None
     text = render_markdown(Material.read(run.path, found, with_timings=False))
     assert "Equal to bf16?" not in text
     assert "## Loops, cut-off and empty outputs" in text
+
+
+def test_broken_outputs_are_counted_by_arm_and_kind_with_paired_differences(run):
+    broken = with_plan(
+        alike(),
+        lambda index, page: page.arms["plan"].model_copy(
+            update={"text": "", "finished": index > 7} if index < 9 else {}
+        ),
+    )
+    found = report(run, broken)
+    plan = found.arm("plan").by_kind["line"]  # index 0 to 8 without 3 and 7
+    assert (plan.num_empty, plan.num_unfinished, plan.num_repetition_loops) == (7, 6, 0)
+    assert plan.empty_increase.estimate == pytest.approx(7 / 72)
+    assert plan.empty_increase.low > 0
+    assert found.arms[0].by_kind["line"].empty_increase is None
+    shown = broken_outputs_table(found)
+    rows = [row for row in shown.rows if row[1] == "Plan"]
+    assert rows[0][2:5] == ("0", "0.00 (0.00 to 0.00)", "6")
+    assert rows[0][5].startswith("+8.33 (")
+    assert rows[1][6] == "2"
+    assert found.notes.count("The plan gives an empty text on 9 pages, bf16 on 0.") == 1
 
 
 def test_frame_of_a_finished_run(run):
