@@ -7,10 +7,11 @@ through queues of its own. Knows no tensor and no model: a `Runner` computes.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from ocrquant.engine.config import EngineConfig
+from ocrquant.engine.drafting import DraftSource, num_accepted
 from ocrquant.engine.plan import Plan, PlanShape, Runner, Sampled
 from ocrquant.engine.pools import Pools
 from ocrquant.engine.postprocess import Postprocessor
@@ -62,6 +63,7 @@ class Engine:
             no known state, and the engine takes no more: make a new one.
         end_ids: Tokens that end an answer.
         vocabulary: Bytes of tokens; None gives tokens without text.
+        drafts: Guesses of what comes next; None for one token a step.
 
     Attributes:
         last_step: Of the latest step with rows; None before the first.
@@ -73,13 +75,14 @@ class Engine:
         runner: Runner,
         end_ids: Collection[int],
         vocabulary: Vocabulary | None = None,
+        drafts: DraftSource | None = None,
     ) -> None:
         self.config = config
         self.pools = Pools(config)
         self.prefixes = (
             PrefixCache(config, self.pools, runner.page_bytes) if config.prefix_cache_bytes else None
         )
-        self.scheduler = Scheduler(config, self.pools, self.prefixes)
+        self.scheduler = Scheduler(config, self.pools, self.prefixes, drafts)
         self.last_step: StepStatistics | None = None
         self._runner = runner
         self._postprocessor = Postprocessor(end_ids, vocabulary)
@@ -268,6 +271,9 @@ class Engine:
         return self._runner.run(plan)
 
     def _postprocess(self, plan: Plan, sampled: Sampled) -> list[RequestOutput]:
+        tokens, gaps = sampled.tokens.tolist(), sampled.gaps.tolist()
+        first = plan.shape.drafted * plan.shape.window
+        outputs = self._accept_windows(plan, tokens[:first], gaps[:first])
         for request in plan.decode:
             request.num_computed += 1
         for chunk in plan.prefill:
@@ -278,12 +284,30 @@ class Engine:
             if request.images_encoded and chunk.end >= request.prompt.images_end:
                 self._runner.forget(request)
                 request.images_encoded = False
-        outputs = []
-        tokens, gaps = sampled.tokens.tolist(), sampled.gaps.tolist()
-        for request, token, gap in zip(plan.sampled, tokens, gaps, strict=True):
-            output = self._postprocessor.accept(request, (token,), (gap,))
-            if output.result is not None:
-                self.scheduler.finish(request)
-                del self._live[request.id]
-            outputs.append(output)
+        for request, token, gap in zip(plan.sampled, tokens[first:], gaps[first:], strict=True):
+            outputs.append(self._accept(request, (token,), (gap,)))
         return outputs
+
+    def _accept_windows(self, plan: Plan, tokens: list[int], gaps: list[float]) -> list[RequestOutput]:
+        """Takes what the target chose behind right guesses, and lets the runner undo the other rows."""
+        if not plan.drafted:
+            return []
+        outputs, accepted, size = [], [], plan.shape.window
+        for number, window in enumerate(plan.drafted):
+            rows = slice(number * size, (number + 1) * size)
+            count = 1 + num_accepted(window.drafts, tokens[rows])
+            accepted.append(count)
+            window.request.num_computed += count
+            window.request.drafts.add(window.num_guessed, count)
+        self._runner.commit(plan, accepted)
+        for number, (window, count) in enumerate(zip(plan.drafted, accepted, strict=True)):
+            rows = slice(number * size, number * size + count)
+            outputs.append(self._accept(window.request, tokens[rows], gaps[rows]))
+        return outputs
+
+    def _accept(self, request: Request, tokens: Sequence[int], gaps: Sequence[float]) -> RequestOutput:
+        output = self._postprocessor.accept(request, tokens, gaps)
+        if output.result is not None:
+            self.scheduler.finish(request)
+            del self._live[request.id]
+        return output

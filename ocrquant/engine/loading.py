@@ -14,6 +14,7 @@ import torch
 
 from ocrquant.engine.config import EngineConfig, Policy
 from ocrquant.engine.device import Device
+from ocrquant.engine.drafting import NgramDrafts
 from ocrquant.engine.engine import Engine
 from ocrquant.engine.memory import MemoryReport, resident_bytes
 from ocrquant.engine.runner import ModelRunner
@@ -29,7 +30,10 @@ from ocrquant.models.processing import PixelTable, Processor, open_processor
 from ocrquant.models.registry import architecture, build_model
 from ocrquant.models.workspace import Workspace
 
-__all__ = ["DTYPES", "Runtime", "RuntimeSettings", "StateKind", "load_runtime", "make_runtime"]
+__all__ = ["DTYPES", "Runtime", "RuntimeSettings", "Speculation", "StateKind", "load_runtime", "make_runtime"]
+
+Speculation = Literal["off", "ngram"]
+"""What guesses tokens."""
 
 StateKind = Literal["native", "replay"]
 """How recurrent states are kept: as they are, or as a checkpoint with records (ReplaySSM)."""
@@ -46,7 +50,13 @@ DEFAULT_LENGTH = 4096
 MIN_STEP_TOKENS = 512
 
 _NATIVE_MULTIPLE = 16
-_COUNTS = ("max_requests", "max_length", "max_step_tokens", "page_size", "num_pages", "queue_limit")
+_COUNTS = ("max_requests", "max_length", "max_step_tokens", "page_size", "num_pages", "queue_limit", "window")
+_CHOICES = {
+    "activations": Activations,
+    "state": StateKind,
+    "policy": Policy,
+    "speculation": Speculation,
+}
 _OPTIONAL = frozenset({"max_length", "max_step_tokens", "num_pages"})
 _MOST = 2**31 - 1  # what an int32 of a step can say
 
@@ -70,6 +80,9 @@ class RuntimeSettings:
         policy: Which waiting page enters first.
         queue_limit: Most waiting pages.
         prompts: Instructions by kind of page in place of the model's own.
+        speculation: What guesses tokens for the model to verify, several a step: ``ngram``, what followed the
+            last tokens of the answer when they came before; or nothing. Answers are the same.
+        window: Most rows of a page in a step with guesses: its last token and guesses behind it.
 
     Raises:
         EngineError: A setting is out of range; names it.
@@ -88,6 +101,8 @@ class RuntimeSettings:
     policy: Policy = "fcfs"
     queue_limit: int = 1024
     prompts: Mapping[str, str] | None = None
+    speculation: Speculation = "off"
+    window: int = 8
 
     def __post_init__(self) -> None:
         for name in _COUNTS:
@@ -97,12 +112,17 @@ class RuntimeSettings:
                 raise _refused(name, "a whole number of at least 1", value)
             if not is_default and value > _MOST:
                 raise _refused(name, f"at most {_MOST}", value)
-        for name, allowed in (("activations", Activations), ("state", StateKind), ("policy", Policy)):
+        for name, allowed in _CHOICES.items():
             value = getattr(self, name)
             if value not in get_args(allowed):
                 raise _refused(name, " or ".join(get_args(allowed)), value)
         if not isinstance(self.dtype, str) or self.dtype not in DTYPES:
             raise _refused("dtype", f"one of {', '.join(DTYPES)}", self.dtype)
+
+    @property
+    def max_window(self) -> int:
+        """Most rows of a page in a step of its answer."""
+        return 1 if self.speculation == "off" else self.window
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +180,7 @@ def make_runtime(folder: Path, weights: StoredWeights, settings: RuntimeSettings
     architecture(config)  # before the tokenizer, whose errors say less
     processor = open_processor(folder, settings.prompts)
     length = _length(settings, processor.encoder.max_positions)
-    rows = settings.max_step_tokens or max(MIN_STEP_TOKENS, settings.max_requests)
+    rows = settings.max_step_tokens or max(MIN_STEP_TOKENS, settings.max_requests * settings.max_window)
     model = build_model(config, weights, dtype, place, activations=settings.activations, max_rows=rows)
     device = Device(place, dtype)
     _check_native(model.spec, device)
@@ -168,7 +188,8 @@ def make_runtime(folder: Path, weights: StoredWeights, settings: RuntimeSettings
     state = _make_state(settings, engine_config, model.spec, dtype, place)
     pixels = PixelTable(processor.encoder.images, dtype, place)
     runner = ModelRunner(model, engine_config, device, state, pixels)
-    engine = Engine(engine_config, runner, processor.eos_ids, read_vocabulary(processor.tokenizer))
+    drafts = NgramDrafts() if settings.speculation == "ngram" else None
+    engine = Engine(engine_config, runner, processor.eos_ids, read_vocabulary(processor.tokenizer), drafts)
     memory = MemoryReport(
         stored_bytes=weights.num_bytes,
         num_parameters=weights.num_parameters,
@@ -227,6 +248,7 @@ def _engine_config(settings: RuntimeSettings, spec: ModelSpec, length: int, rows
         page_size=settings.page_size,
         max_requests=settings.max_requests,
         max_step_tokens=rows,
+        max_window=settings.max_window,
         policy=settings.policy,
         queue_limit=settings.queue_limit,
         prefix_cache_bytes=settings.prefix_cache_bytes,

@@ -5,6 +5,7 @@ The border between policy and computation: a `Plan` holds no tensor, a `Runner` 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Protocol
@@ -35,10 +36,12 @@ class Window:
     Attributes:
         request: All of its known tokens but the last are computed.
         drafts: Tokens after the last known one.
+        num_guessed: How many of them somebody guessed; the others fill the window up.
     """
 
     request: Request
     drafts: tuple[int, ...]
+    num_guessed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +206,8 @@ class Sampled:
 class Runner(Protocol):
     """What computes a step.
 
-    Calls of one step, in this order: `forget`, `copy_pages`, `restore`, `run`, `snapshot`, `forget`.
+    Calls of one step, in this order: `forget`, `copy_pages`, `restore`, `run`, `commit`, `snapshot`,
+    `forget`.
     """
 
     @property
@@ -224,6 +228,15 @@ class Runner(Protocol):
 
         Args:
             plan: With at least one row. Nothing of it may be read after the call has returned.
+        """
+        ...
+
+    def commit(self, plan: Plan, accepted: Sequence[int]) -> None:
+        """Keeps the first rows of each window of a plan that was run, and undoes the others.
+
+        Args:
+            plan: With at least one window.
+            accepted: Rows that count, at least one of each window.
         """
         ...
 

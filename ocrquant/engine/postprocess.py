@@ -71,6 +71,7 @@ class Postprocessor:
             num_prompt_tokens=len(request.prompt),
             num_cached=request.num_cached,
             num_preemptions=request.num_preemptions,
+            drafts=request.drafts,
         )
         return RequestOutput(request.id, new_ids, new_text, result)
 

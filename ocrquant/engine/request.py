@@ -17,7 +17,15 @@ from ocrquant.engine.prompt import Prompt
 from ocrquant.engine.sampling import SamplingParams
 from ocrquant.engine.text import TextStream
 
-__all__ = ["FinishReason", "PrefixKey", "Request", "RequestOutput", "RequestResult", "RequestState"]
+__all__ = [
+    "DraftCounts",
+    "FinishReason",
+    "PrefixKey",
+    "Request",
+    "RequestOutput",
+    "RequestResult",
+    "RequestState",
+]
 
 
 class RequestState(Enum):
@@ -55,6 +63,32 @@ class PrefixKey:
     digest: bytes
 
 
+@dataclass(slots=True)
+class DraftCounts:
+    """What came of the guesses for one request.
+
+    Attributes:
+        num_windows: Steps that verified some.
+        num_guessed: Guesses.
+        num_accepted: Those that the target chose as well.
+    """
+
+    num_windows: int = 0
+    num_guessed: int = 0
+    num_accepted: int = 0
+
+    def add(self, guessed: int, rows: int) -> None:
+        """Counts one window.
+
+        Args:
+            guessed: Its guesses.
+            rows: Rows that count: the last known token, then right guesses.
+        """
+        self.num_windows += 1
+        self.num_guessed += guessed
+        self.num_accepted += min(rows - 1, guessed)
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """A request; the same object from submission to its last output.
@@ -77,6 +111,7 @@ class Request:
         num_cached: Tokens that the prefix cache gave when it last entered.
         num_preemptions: How often it lost its pages.
         images_encoded: Whether the runner keeps its encoded images.
+        drafts: What came of guesses of its tokens.
         finish_reason: Why it ended; None before.
     """
 
@@ -97,6 +132,7 @@ class Request:
     num_cached: int = 0
     num_preemptions: int = 0
     images_encoded: bool = False
+    drafts: DraftCounts = field(default_factory=DraftCounts)
     finish_reason: FinishReason | None = None
 
     def __post_init__(self) -> None:
@@ -136,6 +172,7 @@ class RequestResult:
         num_prompt_tokens: Length of the prompt.
         num_cached: Tokens that the prefix cache gave when the request last entered.
         num_preemptions: How often it had to give its pages back.
+        drafts: What came of guesses of its tokens.
     """
 
     finish_reason: FinishReason
@@ -146,6 +183,7 @@ class RequestResult:
     num_prompt_tokens: int
     num_cached: int
     num_preemptions: int
+    drafts: DraftCounts
 
 
 class RequestOutput(NamedTuple):

@@ -123,10 +123,17 @@ class ModelRunner:
     def run(self, plan: Plan) -> Sampled:
         """See `engine.plan.Runner`."""
         inputs = self._prepare(plan)
+        if plan.drafted and self._state is not None:
+            self._state.begin_window([window.request.slot for window in plan.drafted], plan.shape.window)
         self._launch(plan.shape, inputs)
         count = plan.shape.logit_rows
         tokens, gaps = self._device.read_back(self._tokens[:count], self._gaps[:count])
         return Sampled(tokens, gaps)
+
+    def commit(self, plan: Plan, accepted: Sequence[int]) -> None:
+        """See `engine.plan.Runner`; keys and values need nothing, later rows take their places."""
+        if self._state is not None:
+            self._state.commit([window.request.slot for window in plan.drafted], accepted)
 
     def score(self, plan: Plan, rows: Sequence[int]) -> Tensor:
         """Computes a plan that samples nothing, for the logits of rows of one's own choice.

@@ -15,7 +15,8 @@ import bisect
 from dataclasses import dataclass, field
 
 from ocrquant.engine.config import EngineConfig
-from ocrquant.engine.plan import Chunk, Plan, Restore, Tables
+from ocrquant.engine.drafting import DraftSource
+from ocrquant.engine.plan import Chunk, Plan, Restore, Tables, Window
 from ocrquant.engine.pools import Copies, Pools
 from ocrquant.engine.prefix_cache import KeptPrefix, PrefixCache
 from ocrquant.engine.request import Request, RequestState
@@ -29,6 +30,7 @@ class _Draft:
     """A plan in the making."""
 
     budget: int
+    windows: list[Window] = field(default_factory=list)
     decode: list[Request] = field(default_factory=list)
     unfinished: list[Request] = field(default_factory=list)
     chunks: list[Chunk] = field(default_factory=list)
@@ -45,6 +47,7 @@ class Scheduler:
         config: The engine's.
         pools: What running requests hold.
         prefixes: Kept prefixes; None to keep none.
+        drafts: Guesses of what comes next; None for none.
 
     Attributes:
         running: Oldest first.
@@ -53,10 +56,17 @@ class Scheduler:
         num_preemptions: Requests that lost their pages so far.
     """
 
-    def __init__(self, config: EngineConfig, pools: Pools, prefixes: PrefixCache | None = None) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        pools: Pools,
+        prefixes: PrefixCache | None = None,
+        drafts: DraftSource | None = None,
+    ) -> None:
         self.config = config
         self.pools = pools
         self.prefixes = prefixes
+        self.drafts = drafts
         self.queue = RequestQueue(config)
         self.running: list[Request] = []
         self.num_steps = 0
@@ -91,16 +101,19 @@ class Scheduler:
         self.num_steps += 1
         draft = _Draft(self.config.max_step_tokens)
         self._continue_running(draft)
-        draft.budget -= len(draft.decode)
+        if self.drafts is not None and draft.decode:
+            self._open_windows(draft, self.drafts)
+        draft.budget -= len(draft.decode) + sum(1 + len(window.drafts) for window in draft.windows)
         for request in draft.unfinished:
             self._compute(request, draft)
         if not draft.forget:  # whoever was preempted just now would only come back to be preempted again
             self._admit_waiting(draft)
-        assert draft.decode or draft.chunks or not (self.running or self.queue), "somebody must go on"
-        if not (draft.decode or draft.chunks):
+        has_rows = bool(draft.windows or draft.decode or draft.chunks)
+        assert has_rows or not (self.running or self.queue), "somebody must go on"
+        if not has_rows:
             return None
         return Plan(
-            drafted=(),
+            drafted=tuple(draft.windows),
             decode=tuple(draft.decode),
             prefill=tuple(sorted(draft.chunks, key=lambda chunk: not chunk.samples)),
             tables=self._tables,
@@ -140,6 +153,28 @@ class Scheduler:
             else:
                 draft.unfinished.append(request)
             place += 1
+
+    def _open_windows(self, draft: _Draft, drafts: DraftSource) -> None:
+        """Turns single rows into windows, all of one length, where guesses are there and have room.
+
+        Room for guesses is never taken from another request.
+        """
+        most = self.config.max_window - 1
+        proposed = drafts.propose(draft.decode, most)
+        length = max(map(len, proposed))
+        if not length:
+            return
+        single = []
+        for request, guesses in zip(draft.decode, proposed, strict=True):
+            assert request.holding is not None, "a running request has pages"
+            last = request.num_tokens + length
+            if guesses and last <= self.config.max_positions and self.pools.grow(request.holding, last):
+                # Windows have one length; what fills one up counts only where it happens to be right.
+                filled = guesses + guesses[-1:] * (length - len(guesses))
+                draft.windows.append(Window(request, filled, len(guesses)))
+            else:
+                single.append(request)
+        draft.decode = single
 
     def _grow(self, request: Request, draft: _Draft) -> bool:
         """Room for all known tokens of a request; false if the request itself had to give way."""

@@ -82,6 +82,7 @@ class FakeRunner:
         self.drafter = self._noise(config.drafter_pages * config.page_size)
         self.state = self._noise(config.state_rows)
         self.images: dict[int, list[int]] = {}
+        self.windows: dict[int, list[int]] = {}
         self.pools: Pools | None = None  # set to poison what is free
         self.steps: list = []
         self.copied = self.snapshots = self.restored = self.encoded = 0
@@ -108,6 +109,13 @@ class FakeRunner:
     def restore(self, slot, snapshot):
         self.restored += 1
         self.state[slot] = snapshot.value
+
+    def commit(self, plan, accepted):
+        slots = [window.request.slot for window in plan.drafted]
+        assert list(self.windows) == slots, "every window is committed once"
+        for slot, count in zip(slots, accepted, strict=True):
+            self.state[slot] = self.windows[slot][count - 1]
+        self.windows = {}
 
     def forget(self, request):
         self.images.pop(request.number, None)
@@ -172,13 +180,17 @@ class FakeRunner:
     def _chain(self, meta, starts, values):
         """State after each row."""
         states = []
-        for slot, fresh, start, end in zip(
-            meta.slots.tolist(), meta.fresh.tolist(), starts[:-1], starts[1:], strict=True
-        ):
+        assert not self.windows, "the last step's windows are committed"
+        drafted = meta.classes.drafted.requests.stop
+        requests = zip(meta.slots.tolist(), meta.fresh.tolist(), starts[:-1], starts[1:], strict=True)
+        for number, (slot, fresh, start, end) in enumerate(requests):
             state = 0 if fresh else int(self.state[slot])
             for value in values[start:end]:
                 state = chained(state, value)
                 states.append(state)
+            if number < drafted:
+                self.windows[slot] = states[start:end]
+                state = int(self.rng.integers(1 << 60))  # of no use before it is committed
             self.state[slot] = state
         return states
 

@@ -16,10 +16,10 @@ from tests.engine.fakes import END, PIECES, FakeRunner, document_prompt, expecte
 ROOMY = {"max_positions": 128, "num_pages": 400, "page_size": 4, "max_requests": 8, "max_step_tokens": 32}
 
 
-def make_engine(*, poison=True, **settings):
+def make_engine(*, poison=True, drafts=None, **settings):
     config = EngineConfig(**ROOMY | settings)
     runner = FakeRunner(config)
-    engine = Engine(config, runner, (END,), PIECES)
+    engine = Engine(config, runner, (END,), PIECES, drafts)
     runner.pools = engine.pools if poison else None
     return engine, runner
 

@@ -54,7 +54,7 @@ def mixed_plan(config):
     resumed = make_request(4, text_prompt([51, 52], 3), 5, output=[53, 54], computed=1)
     middle = make_request(5, image_prompt(), 6, computed=3)
     return Plan(
-        drafted=(Window(window, (13, 14)),),
+        drafted=(Window(window, (13, 14), 2),),
         decode=(first, second),
         prefill=(Chunk(whole, 0, 2, True), Chunk(resumed, 1, 3, True), Chunk(middle, 3, 6, False)),
         tables=make_tables(config),
