@@ -1,10 +1,14 @@
 """Every shipped recipe loads, stands in the table with its budget, and is named after what it holds."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
+from pydantic.fields import FieldInfo
 
+from ocrquant.adapters.families import FAMILIES
 from ocrquant.recipe import Recipe, load_recipe
 from ocrquant.recipe.sections import Section
 
@@ -13,8 +17,19 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 RECIPES = sorted(path for path in ROOT.glob("*/*.yaml") if path.parent.name != "units")
 UNITS = sorted((ROOT / "units").rglob("*.yaml"))
-PURPOSES = {"quickstart", "ci-gate"}
-BUDGET_UNITS = {"bits_per_weight": "bits per weight", "max_kl": "nats per token", "weight_bytes": "bytes"}
+BY_MODEL_TYPE = [path for path in RECIPES if path.parent.name != "general"]
+PURPOSES = {"quickstart", "ci-gate", "equivalence", "latency"}
+BUDGET_UNITS = {
+    "bits_per_weight": "bits per weight",
+    "max_kl": "nats per token",
+    "weight_bytes": "bytes",
+    "step_us": "µs per decode step",
+}
+# Said in words: how many pages to calibrate on and to hold out, and to hold back.
+IN_WORDS = {
+    "pages": ("num_calibration_pages", "num_heldout_pages"),
+    "weights": ("num_held_back_pages",),
+}
 
 
 def name(path: Path) -> str:
@@ -59,22 +74,69 @@ def test_unit_is_imported_by_a_recipe(unit):
     assert any(imported in path.read_text(encoding="utf-8") for path in RECIPES)
 
 
-def test_recipes_for_an_architecture_only_state_differences():
-    base = load_recipe(ROOT / "general/nvfp4-fp8-mixed.yaml").model_dump()
-    text = (ROOT / "qwen3_5/nvfp4-fp8-mixed.yaml").read_text(encoding="utf-8")
-    recipe = load_recipe(ROOT / "qwen3_5/nvfp4-fp8-mixed.yaml").model_dump()
-    changed = {section for section in base if base[section] != recipe[section]}
-    assert changed == set(re.findall(r"^(\w+):", text, re.MULTILINE))
+def own_sections(path: Path) -> set[str]:
+    """Sections that a recipe or its units state, the recipe that it builds on left out."""
+    text = path.read_text(encoding="utf-8")
+    found = set(re.findall(r"^(\w+):", text, re.MULTILINE))
+    for unit in re.findall(r"\bunits/[\w/-]+", text):
+        found |= own_sections(ROOT / f"{unit}.yaml")
+    return found
 
 
-def test_readme_describes_every_section_and_every_field():
+@pytest.mark.parametrize("path", BY_MODEL_TYPE, ids=name)
+def test_recipes_for_a_model_type_only_state_differences(path):
+    base = load_recipe(ROOT / f"general/{path.name}").model_dump()
+    recipe = load_recipe(path).model_dump()
+    assert {section for section in base if base[section] != recipe[section]} == own_sections(path)
+
+
+def test_there_is_a_recipe_for_every_family_and_none_for_another():
+    import transformers
+
+    model_types = {getattr(transformers, family).config_class.model_type for family in FAMILIES}
+    assert {path.parent.name for path in BY_MODEL_TYPE} == model_types
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=name)
+def test_recipe_says_what_is_different_and_how_it_is_run(path):
+    text = path.read_text(encoding="utf-8")
+    assert text.startswith("# ")
+    if path.stem != "quickstart":
+        assert (
+            f"ocrquant calibrate recipes/{name(path)} --set model.path=MODEL --set pages.source=PAGES" in text
+        )
+
+
+def fields(section: type[Section]) -> Iterator[str]:
+    """Names of all keys of a section and of the sections in it."""
+    for field_name, field in section.model_fields.items():
+        yield field_name
+        for nested in sections_of(field):
+            yield from fields(nested)
+
+
+def sections_of(field: FieldInfo) -> list[type[Section]]:
+    kinds = [field.annotation, *get_args(field.annotation)]
+    return [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)]
+
+
+def undocumented(section: str, text: str) -> list[str]:
+    """Keys of a section that a text does not name."""
+    known = [key for nested in sections_of(Recipe.model_fields[section]) for key in fields(nested)]
+    words = set(re.findall(r"\w+", text))
+    return [key for key in known if key not in words and key not in IN_WORDS.get(section, ())]
+
+
+def test_readme_describes_every_section_and_every_key():
     rows = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", README, re.MULTILINE))
     assert list(rows) == list(Recipe.model_fields)
-    for section, field in Recipe.model_fields.items():
-        kinds = [
-            k for k in (field.annotation, *getattr(field.annotation, "__args__", ())) if isinstance(k, type)
-        ]
-        fields = [f for kind in kinds if issubclass(kind, Section) for f in kind.model_fields]
-        missing = [f for f in fields if f not in rows[section] and f != "num_held_back_pages"]
-        unmentioned = [f for f in missing if not (section == "pages" and f.startswith("num_"))]
-        assert not unmentioned, f"{section}: {unmentioned}"
+    plan = README.split("### The plan")[1]
+    for section, row in rows.items():
+        assert undocumented(section, row + (plan if section == "assign" else "")) == []
+
+
+def test_a_key_that_is_not_described_is_found():
+    assert undocumented(
+        "gate", "`max_cer_increase`, `max_worst_kind_cer_increase`, `require_equivalence`"
+    ) == ["max_kl"]
+    assert "max_measurements" in undocumented("assign", "`budget` and `repair`")
