@@ -225,7 +225,7 @@ def test_plans_with_ragged_windows_or_unsorted_chunks_are_refused():
     plan = mixed_plan(EngineConfig(**SETTINGS))
     request = plan.drafted[0].request
     with pytest.raises(AssertionError, match="one length"):
-        Plan((Window(request, (1,)), Window(request, ())), (), (), plan.tables)
+        Plan((Window(request, (1,), 1), Window(request, (), 0)), (), (), plan.tables)
     with pytest.raises(AssertionError, match="sampled chunks first"):
         Plan((), (), plan.prefill[::-1], plan.tables)
 
