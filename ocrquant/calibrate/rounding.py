@@ -216,7 +216,7 @@ def _record(site: Site, layer: RoundedLayer) -> dict[str, object]:
         for (name, precision), rounded in layer.groups.items()
     ]
     amax = layer.channel_amax.amax().float()
-    scale = float(nvfp4.global_encode_scale(amax))
+    scale = float(nvfp4.exchangeable_scale(nvfp4.global_encode_scale(amax)))
     rounded_groups = dict.fromkeys(name for name, _ in layer.groups)
     inputs = [GroupInput(group=name, amax=float(amax), encode_scale=scale) for name in rounded_groups]
     norms = []

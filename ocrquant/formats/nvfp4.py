@@ -22,6 +22,7 @@ from ocrquant.errors import ShapeError
 from ocrquant.formats.nvfp4_scales import (
     block_decode_scale,
     clipped_blocks,
+    exchangeable_scale,
     from_modelopt,
     global_decode_scale,
     global_encode_scale,
@@ -48,6 +49,7 @@ __all__ = [
     "clipped_blocks",
     "decode",
     "encode",
+    "exchangeable_scale",
     "from_modelopt",
     "global_decode_scale",
     "global_encode_scale",

@@ -24,6 +24,7 @@ from ocrquant.formats.rounding import map_rows, require_finite, tensor_amax
 __all__ = [
     "block_decode_scale",
     "clipped_blocks",
+    "exchangeable_scale",
     "from_modelopt",
     "global_decode_scale",
     "global_encode_scale",
@@ -34,6 +35,10 @@ __all__ = [
 ]
 
 _RANGE = E4M3_MAX * E2M1_MAX
+
+# Steps of 1 / G that are looked at for one that both conventions decode alike; the longest gap is 3328.
+_NUM_STEPS = 1 << 12
+_E4M3_SIGNIFICANDS = tuple(1 + eighths / 8 for eighths in range(8))
 
 # A block at exactly the calibrated amax must not count as clipped, though G * (amax / 6) may round a little
 # past 448.
@@ -70,11 +75,45 @@ def global_decode_scale(amax: Tensor) -> Tensor:
     return torch.where(amax < _RANGE * SMALLEST_DECODE_SCALE, 1.0, amax / _RANGE)
 
 
+def exchangeable_scale(encode_scale: Tensor) -> Tensor:
+    """The nearest scale at or below this one that both conventions decode alike, to the last bit.
+
+    A reader of compressed-tensors divides a block scale by ``G``, one of ModelOpt multiplies it by the stored
+    ``1 / G``; with an arbitrary ``G`` many of these differ in their last place. An E4M3 number has eight
+    significands, so whether they agree for all of them depends on the significand of ``1 / G`` alone. Of the
+    2**23 there are, 18 % agree; the longest way to the next one is 3328 steps, the second longest 563
+    (counted over all of them, 2026-11-30).
+
+    Args:
+        encode_scale: float32 [1], finite and > 0.
+
+    Returns:
+        float32 [1], smaller by a factor of at most ``1 + 2**-11``, mostly by a few units in the last place;
+        the scale itself where it is one of them, such as a power of two.
+
+    Raises:
+        ShapeError: The scale is not one value.
+    """
+    given = _one(encode_scale, "global scale")
+    steps = torch.arange(_NUM_STEPS, dtype=torch.int32, device=given.device)
+    decode_scales = (given.reciprocal().view(torch.int32) + steps).view(torch.float32)
+    # The reciprocal of the first one may be a step above the scale itself.
+    encode_scales = torch.cat([given, decode_scales.reciprocal()])
+    decode_scales = torch.cat([decode_scales[:1], decode_scales])
+    agree = (encode_scales.reciprocal() == decode_scales) & (decode_scales.reciprocal() == encode_scales)
+    # A tensor, since torch computes a number over a tensor as its product with the reciprocal.
+    significands = torch.tensor(_E4M3_SIGNIFICANDS, device=given.device).unsqueeze(1)
+    agree &= (significands / encode_scales == significands * decode_scales).all(dim=0)
+    agree &= encode_scales <= given
+    assert agree.any(), "every gap is shorter than the steps looked at"
+    return encode_scales[agree.int().argmax()].reshape(1)
+
+
 def to_modelopt(encode_scale: Tensor) -> Tensor:
     """ModelOpt's scalar multiplier for a compressed-tensors [1] divisor.
 
     ``weight_scale_2`` for weights, ``input_scale`` for activations. The correctly rounded reciprocal; there
-    and back again is at most one unit in the last place off.
+    and back again is at most one unit in the last place off, and exact for an ``exchangeable_scale``.
     """
     return _one(encode_scale, "global scale").reciprocal().reshape(())
 

@@ -75,7 +75,7 @@ class LayerInput:
     @property
     def encode_scale(self) -> Tensor:
         """NVFP4 global scale of the activations, float32 [1]."""
-        return nvfp4.global_encode_scale(self.channel_amax.amax())
+        return nvfp4.exchangeable_scale(nvfp4.global_encode_scale(self.channel_amax.amax()))
 
 
 @dataclass(frozen=True, slots=True)

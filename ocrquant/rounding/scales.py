@@ -90,7 +90,7 @@ def nearest_scales(weights: Sequence[Tensor], precision: Precision) -> list[Weig
     """
     if precision is Precision.FP8:
         return [WeightScales(precision, fp8.weight_decode_scale(weight, "channel")) for weight in weights]
-    encode_scale = nvfp4.shared_global_encode_scale(*weights)
+    encode_scale = nvfp4.exchangeable_scale(nvfp4.shared_global_encode_scale(*weights))
     return [_nvfp4_scales(weight, encode_scale) for weight in weights]
 
 
@@ -124,7 +124,7 @@ def searched_scales(
     assert base[0].encode_scale is not None
     best, best_error = base, float("inf")
     for factor in _GLOBAL_FACTORS:
-        encode_scale = base[0].encode_scale * factor
+        encode_scale = nvfp4.exchangeable_scale(base[0].encode_scale * factor)
         found = [_search_blocks(_nvfp4_scales(w, encode_scale), w, importance) for w in weights]
         error = sum(error for _, error in found)
         if error < best_error:

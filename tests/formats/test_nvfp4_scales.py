@@ -9,6 +9,50 @@ from ocrquant.formats import nvfp4
 ONE = torch.ones(1)
 
 
+SIGNIFICANDS = torch.arange(1, 127, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
+
+
+def scales_of(encode_scale):
+    """What a reader that divides and one that multiplies make of all E4M3 numbers."""
+    return SIGNIFICANDS / encode_scale, SIGNIFICANDS * nvfp4.to_modelopt(encode_scale)
+
+
+def test_exchangeable_scales_decode_alike_in_both_conventions():
+    exponents = torch.rand(300, generator=torch.Generator().manual_seed(0)) * 200 - 100
+    num_changed = 0
+    for given in torch.exp2(exponents).split(1):
+        found = nvfp4.exchangeable_scale(given)
+        divided, multiplied = scales_of(found)
+        assert torch.equal(divided, multiplied)
+        assert torch.equal(nvfp4.from_modelopt(nvfp4.to_modelopt(found)), found)
+        assert torch.equal(nvfp4.exchangeable_scale(found), found)
+        assert 1 <= (given / found).item() <= 1 + 2.0**-11
+        num_changed += int(not torch.equal(given, found))
+    assert num_changed > 200  # or the search was never needed
+
+
+def test_scales_that_are_exchangeable_stay():
+    for power in (-100, -1, 0, 11, 100):
+        scale = torch.tensor([2.0**power])
+        assert torch.equal(nvfp4.exchangeable_scale(scale), scale)
+    # 1 / 2688 needs 24 bits, and still both conventions agree; of 448 they do not.
+    assert nvfp4.exchangeable_scale(torch.tensor([2688.0])).tolist() == [2688.0]
+    divided, multiplied = scales_of(torch.tensor([448.0]))
+    assert not torch.equal(divided, multiplied)
+    assert nvfp4.exchangeable_scale(torch.tensor([448.0])).item() == pytest.approx(448, rel=2**-11)
+    with pytest.raises(ShapeError):
+        nvfp4.exchangeable_scale(torch.ones(2))
+
+
+def test_the_longest_gap_is_bridged():
+    """1 / G just behind the significand with the longest way to the next one that agrees, 3328 steps."""
+    bits = torch.tensor([0x3F800000 + int(0.4140 * 2**23)], dtype=torch.int32)
+    for step in range(-4000, 4000, 97):
+        given = (bits + step).view(torch.float32).reciprocal()
+        divided, multiplied = scales_of(nvfp4.exchangeable_scale(given))
+        assert torch.equal(divided, multiplied)
+
+
 @pytest.mark.parametrize(
     ("amax", "encode_scale"),
     [

@@ -21,7 +21,8 @@ def test_nearest_is_the_formats_own(random_weight):
         fp8.encode(weight, fp8.weight_decode_scale(weight, "channel")).view(torch.uint8),
     )
     [nvfp4_scales] = nearest_scales([weight], Precision.NVFP4)
-    ours, theirs = stored(weight, nvfp4_scales), nvfp4.quantize(weight)
+    shared = nvfp4.exchangeable_scale(nvfp4.global_encode_scale(weight.abs().amax()))
+    ours, theirs = stored(weight, nvfp4_scales), nvfp4.quantize(weight, shared)
     assert torch.equal(ours.packed, theirs.packed)
     assert torch.equal(ours.block_scale.view(torch.uint8), theirs.block_scale.view(torch.uint8))
     assert torch.equal(ours.encode_scale, theirs.encode_scale)
