@@ -35,11 +35,12 @@ Overrides = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Replace a value of the recipe; may be repeated."),
 ]
 Device = Annotated[str | None, typer.Option(metavar="DEVICE", help="auto, cpu, cuda or cuda:N.")]
+Server = Annotated[
+    str | None,
+    typer.Option(metavar="SERVER", help="Who will read it: vllm, sglang or tensorrt-llm, also ==VERSION."),
+]
 Adopt = Annotated[
-    bool,
-    typer.Option(
-        "--adopt", help="Go on in a run folder of another recipe: redo only what the difference changes."
-    ),
+    bool, typer.Option("--adopt", help="Go on in a run folder of another recipe: redo what differs.")
 ]
 
 
@@ -78,21 +79,21 @@ def main(
     """Options of the whole program."""
 
 
-def _run(recipe: Path, overrides: list[str] | None, device: str | None, adopt: bool, until: str) -> None:
-    from ocrquant.pipeline import run_recipe
+def _load(recipe: Path, overrides: list[str] | None, target: str | None) -> Any:
     from ocrquant.recipe import load_recipe
 
-    run_recipe(load_recipe(recipe, overrides or ()), device=device, adopt=adopt, until=until)
+    return load_recipe(recipe, [*(overrides or ()), *([] if target is None else [f"export.target={target}"])])
 
 
 @app.command()
 @reported
-def check(recipe: RecipeFile, overrides: Overrides = None, device: Device = None) -> None:
+def check(
+    recipe: RecipeFile, overrides: Overrides = None, target: Server = None, device: Device = None
+) -> None:
     """Refuse whatever would fail later, reading only configs, tensor headers and page headers."""
     from ocrquant.pipeline import check_recipe
-    from ocrquant.recipe import load_recipe
 
-    print(check_recipe(load_recipe(recipe, overrides or ()), device=device).render())
+    print(check_recipe(_load(recipe, overrides, target), device=device).render())
 
 
 @app.command()
@@ -100,6 +101,7 @@ def check(recipe: RecipeFile, overrides: Overrides = None, device: Device = None
 def calibrate(
     recipe: RecipeFile,
     overrides: Overrides = None,
+    target: Server = None,
     device: Device = None,
     adopt: Adopt = False,
     until: Annotated[
@@ -110,7 +112,9 @@ def calibrate(
     ] = "evaluate",
 ) -> None:
     """The whole way: pages and a model to a smaller checkpoint and a report. Resumes where it was stopped."""
-    _run(recipe, overrides, device, adopt, until)
+    from ocrquant.pipeline import run_recipe
+
+    run_recipe(_load(recipe, overrides, target), device=device, adopt=adopt, until=until)
 
 
 def _stage_command(stage: str, text: str) -> None:
@@ -119,10 +123,11 @@ def _stage_command(stage: str, text: str) -> None:
     def command(
         recipe: RecipeFile,
         overrides: Overrides = None,
+        target: Server = None,
         device: Device = None,
         adopt: Adopt = False,
     ) -> None:
-        _run(recipe, overrides, device, adopt, stage)
+        calibrate(recipe, overrides, target, device, adopt, stage)
 
 
 for _stage, _text in {
@@ -135,6 +140,23 @@ for _stage, _text in {
     "evaluate": "Run up to the report.",
 }.items():
     _stage_command(_stage, _text)
+
+
+@app.command("export-as")
+@reported
+def export_as(
+    checkpoint: Annotated[Path, typer.Argument(help="Folder that was exported.")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write.")],
+    target: Server = None,
+    file_format: Annotated[
+        str | None, typer.Option("--format", help="compressed-tensors or modelopt; else that of the target.")
+    ] = None,
+) -> None:
+    """Write an exported checkpoint again for another server; no weight changes, and no run is needed."""
+    from ocrquant.export import Target, convert_checkpoint
+
+    server = None if target is None else Target.parse(target)
+    print(convert_checkpoint(checkpoint, out, target=server, file_format=file_format).name)
 
 
 @app.command()

@@ -30,6 +30,7 @@ __all__ = [
     "RunFolderError",
     "ShapeError",
     "SplitError",
+    "TargetError",
     "WeightValueError",
     "dotted_key",
 ]
@@ -207,3 +208,9 @@ class QueueFullError(OcrQuantError):
     """The engine has as many requests waiting as it accepts."""
 
     exit_code = 30
+
+
+class TargetError(OcrQuantError):
+    """The server that a recipe names as its target cannot read what would be written."""
+
+    exit_code = 31

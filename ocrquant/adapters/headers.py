@@ -14,11 +14,11 @@ import ocrquant
 from ocrquant.adapters.builder import build_map
 from ocrquant.adapters.families import FAMILIES
 from ocrquant.adapters.safetensors_headers import folder_tensors
-from ocrquant.adapters.structure import ModelMap
+from ocrquant.adapters.structure import ModelMap, TensorInfo
 from ocrquant.errors import AlreadyQuantizedError, ModelError
 from ocrquant.json_files import read_json
 
-__all__ = ["SUPPORTED", "model_folder", "read_model_map"]
+__all__ = ["SUPPORTED", "build_model_map", "model_folder", "read_model_map"]
 
 SUPPORTED: tuple[str, ...] = tuple(FAMILIES)
 """Class names of the Hugging Face models whose structure is known."""
@@ -135,14 +135,29 @@ def read_model_map(path: str | Path, allow_remote_code: bool = False) -> ModelMa
     config = read_json(folder / "config.json")
     _check_quantization(folder, config)
     _check_code(folder, config, allow_remote_code)
-    architecture = _architecture(folder, config)
+    _architecture(folder, config)
     tensors = folder_tensors(folder)
     _check_processing(folder)
+    model_map = build_model_map(folder, config, tensors)
+    _check_dtypes(folder, model_map)
+    return model_map
+
+
+def build_model_map(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, TensorInfo]) -> ModelMap:
+    """The map of a model that need not be a folder in bf16, from what it says of itself.
+
+    Args:
+        folder: For errors.
+        config: What ``config.json`` holds.
+        tensors: All tensors as they are, or were, before anything was quantized.
+
+    Raises:
+        ModelError: Unsupported architecture, or a configuration that lacks a key or contradicts the tensors.
+    """
+    architecture = _architecture(folder, config)
     try:
-        model_map = build_map(architecture, FAMILIES[architecture], config, tensors)
+        return build_map(architecture, FAMILIES[architecture], config, tensors)
     except KeyError as error:
         raise ModelError(
             folder / "config.json", expected=f"a key {error}", given="none", fix="fetch the file again"
         ) from error
-    _check_dtypes(folder, model_map)
-    return model_map

@@ -236,12 +236,26 @@ class RoundedWeights:
         """
         from ocrquant.formats.weights import weight_from_tensors
 
-        names = self._names.get((linear, str(precision)))
-        if names is None:
-            raise _missing(f"linear {linear} in {precision}")
+        names = self._names_of(linear, precision)
         return weight_from_tensors(
             precision, {suffix: self._file.read(name) for suffix, name in names.items()}
         )
+
+    def part(self, linear: str, precision: Precision, suffix: str) -> Tensor:
+        """One tensor of a linear's weight, as ``weight`` would read it.
+
+        Args:
+            linear: Name of the linear.
+            precision: The format.
+            suffix: Its name among ``formats.weights.TENSOR_NAMES``.
+
+        Raises:
+            ArtifactError: The linear was not rounded to that format.
+        """
+        names = self._names_of(linear, precision)
+        if suffix not in names:
+            raise _missing(f"{suffix} of linear {linear} in {precision}")
+        return self._file.read(names[suffix])
 
     def smoothing(self, linear: str) -> Tensor | None:
         """What the columns of a linear's bf16 weight are multiplied by (`formats.weights.scale_columns`).
@@ -287,6 +301,12 @@ class RoundedWeights:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _names_of(self, linear: str, precision: Precision) -> Mapping[str, str]:
+        names = self._names.get((linear, str(precision)))
+        if names is None:
+            raise _missing(f"linear {linear} in {precision}")
+        return names
 
     def _tensor(self, name: str) -> Tensor:
         return self._file.read(name)

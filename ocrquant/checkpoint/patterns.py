@@ -42,7 +42,7 @@ class LinearNames:
     def ignored(self) -> list[str]:
         """What stays in bf16: every name, then patterns for readers with other prefixes."""
         kept = [name for name, given in self.precisions.items() if given is Precision.BF16]
-        roots = [rf"re:{_ANY_PREFIX}{re.escape(_last(root))}\..*" for root in self._roots()]
+        roots = [rf"re:{_ANY_PREFIX}{re.escape(_last(root))}\..*" for root in self.roots()]
         return [*kept, *sorted(self.untouched), *roots, *_patterns(kept, self.block_prefix)]
 
     def check(self) -> None:
@@ -68,7 +68,7 @@ class LinearNames:
                         fix="keep this group and those of the same names in bf16",
                     )
 
-    def _roots(self) -> list[str]:
+    def roots(self) -> list[str]:
         """Shortest prefixes of the untouched names that no linear of the decoder has."""
         decoder = {prefix for name in self.precisions for prefix in _prefixes(name)}
         roots = {next((p for p in _prefixes(name) if p not in decoder), name) for name in self.untouched}
@@ -80,7 +80,7 @@ class LinearNames:
         if name.startswith(f"{stem}."):
             tail = f"{_last(stem)}{name.removeprefix(stem)}"
         else:
-            root = next((root for root in self._roots() if name.startswith(f"{root}.")), name)
+            root = next((root for root in self.roots() if name.startswith(f"{root}.")), name)
             tail = f"{_last(root)}{name.removeprefix(root)}"
         return {name, tail, f"model.{tail}", f"language_model.{tail}", f"language_model.model.{tail}"}
 

@@ -17,12 +17,13 @@ from torch import Tensor
 
 from ocrquant.checkpoint.layout import DTYPE_BYTES, INDEX_NAME, TensorSpec
 from ocrquant.errors import ModelError
+from ocrquant.tensor_file import TensorFile
 
 __all__ = ["CheckpointReader"]
 
 
 class CheckpointReader:
-    """The tensors of a checkpoint. Files are mapped, not read; use as a context manager.
+    """The tensors of a checkpoint, each read when it is asked for; use as a context manager.
 
     Args:
         folder: Folder with ``model.safetensors.index.json`` and the files it names, or with
@@ -39,7 +40,7 @@ class CheckpointReader:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.specs: dict[str, TensorSpec] = {}
-        self._open: dict[str, Any] = {}
+        self._open: dict[str, TensorFile] = {}
         self._stack = ExitStack()
         try:
             for file_name, names in self._files().items():
@@ -59,13 +60,12 @@ class CheckpointReader:
                 self.folder, expected=f"a tensor {name}", given="none", fix="name another checkpoint"
             )
         try:
-            tensor: Tensor = self._open[name].get_tensor(name)
-        except (OSError, SafetensorError) as error:
+            return self._open[name].read(name)
+        except OSError as error:
             raise _damaged(self.folder, error) from error
-        return tensor
 
     def close(self) -> None:
-        """Gives the mappings back; tensors already read stay valid."""
+        """Closes the files; tensors already read stay valid."""
         self._stack.close()
         self._open.clear()
 
@@ -94,23 +94,27 @@ class CheckpointReader:
     def _add(self, file_name: str, expected: set[str] | None) -> None:
         path = self.folder / file_name
         try:
-            file = self._stack.enter_context(safe_open(path, framework="pt"))
-            names = sorted(file.keys())
-            slices = {name: file.get_slice(name) for name in names}
+            # The library compares the whole header with the size of the file, and reads no tensor.
+            with safe_open(path, framework="pt") as checked:
+                specs = {name: _spec(name, checked.get_slice(name)) for name in sorted(checked.keys())}
+            file = self._stack.enter_context(TensorFile(path))
         except (OSError, SafetensorError) as error:
             raise _damaged(path, error) from error
-        if expected is not None and set(names) != expected:
-            odd = sorted(set(names) ^ expected)[0]
+        if expected is not None and set(specs) != expected:
+            odd = sorted(set(specs) ^ expected)[0]
             where = "in the index alone" if odd in expected else "in the file alone"
             fix = "fetch the checkpoint again"
             raise ModelError(path, expected="the tensors of the index", given=f"{odd} {where}", fix=fix)
-        for name, part in slices.items():
-            dtype = part.get_dtype()
-            if dtype not in DTYPE_BYTES:
+        for name, spec in specs.items():
+            if spec.dtype not in DTYPE_BYTES:
                 known = ", ".join(DTYPE_BYTES)
-                raise ModelError(f"{path}: {name}", expected=f"one of {known}", given=dtype)
-            self.specs[name] = TensorSpec(name, dtype, tuple(part.get_shape()))
+                raise ModelError(f"{path}: {name}", expected=f"one of {known}", given=spec.dtype)
+            self.specs[name] = spec
             self._open[name] = file
+
+
+def _spec(name: str, part: Any) -> TensorSpec:
+    return TensorSpec(name, part.get_dtype(), tuple(part.get_shape()))
 
 
 def _damaged(path: Path, error: Exception) -> ModelError:

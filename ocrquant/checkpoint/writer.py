@@ -13,12 +13,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ocrquant.checkpoint.file_formats import FILE_FORMATS
 from ocrquant.checkpoint.layout import INDEX_NAME, Shard, TensorSpec, index_text
 from ocrquant.errors import ModelError, ShapeError
 
-__all__ = ["copy_other_files", "dtype_name", "other_files", "with_quantization_config", "write_shards"]
+__all__ = ["copy_other_files", "dtype_name", "other_files", "write_json", "write_shards"]
 
-_CONFIG = "config.json"
+_CONFIGS = frozenset(
+    {Path("config.json"), *(Path(name) for row in FILE_FORMATS.values() for name in row.file_names)}
+)
 _WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack", ".gguf", ".onnx")
 
 _DTYPE_NAMES: Mapping[torch.dtype, str] = {
@@ -68,7 +71,9 @@ def write_shards(folder: Path, shards: Sequence[Shard], produce: Callable[[str],
 
 
 def other_files(source: Path) -> Iterator[Path]:
-    """Files of a model folder other than weights and ``config.json``, relative to it, in order of names.
+    """Files of a model folder other than weights and configurations, relative to it, in order of names.
+
+    ``config.json`` and what else a format says of a plan is written anew.
 
     Hidden ones are left out, and so are weights in forms that this package does not read: a server might take
     them for the quantized ones.
@@ -77,7 +82,7 @@ def other_files(source: Path) -> Iterator[Path]:
         name = path.relative_to(source)
         is_weight = name.name.endswith((*_WEIGHT_SUFFIXES, ".index.json"))
         is_hidden = any(part.startswith(".") for part in name.parts)
-        if path.is_file() and not is_weight and not is_hidden and name != Path(_CONFIG):
+        if path.is_file() and not is_weight and not is_hidden and name not in _CONFIGS:
             yield name
 
 
@@ -94,34 +99,13 @@ def copy_other_files(source: Path, folder: Path) -> None:
         (folder / name).write_bytes(data)
 
 
-def with_quantization_config(source: Path, quantization_config: Mapping[str, object] | None) -> bytes:
-    """The ``config.json`` of a folder with one key more; every other byte of it stays as it is.
-
-    Args:
-        source: The model folder.
-        quantization_config: Value of the key ``quantization_config``; None returns the file as it is.
+def write_json(path: Path, data: Mapping[str, object]) -> None:
+    """Writes a JSON object; equal ones give equal bytes.
 
     Raises:
-        ModelError: The file is missing, is no JSON object, or has the key already.
+        OSError: The file cannot be written.
     """
-    path = source / _CONFIG
-    data = _read(path)
-    if quantization_config is None:
-        return data
-    try:
-        text = data.decode("utf-8")
-        config = json.loads(text)
-    except ValueError as error:
-        raise _unusable(path, error) from error
-    if not isinstance(config, dict) or "quantization_config" in config:
-        given = "a quantization_config" if isinstance(config, dict) else type(config).__name__
-        raise _unusable(path, given)
-    last_brace = text.rindex("}")
-    head, tail = text[:last_brace].rstrip(), text[last_brace:]
-    value = json.dumps(quantization_config, indent=2, sort_keys=True, ensure_ascii=False)
-    comma = "," if config else ""
-    entry = f'{comma}\n  "quantization_config": ' + value.replace("\n", "\n  ")
-    return f"{head}{entry}\n{tail}".encode()
+    path.write_text(json.dumps(data, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _data(spec: TensorSpec, tensor: Tensor) -> memoryview:
@@ -141,8 +125,3 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise ModelError(path, expected="a readable file", given=error.strerror) from error
-
-
-def _unusable(path: Path, given: object) -> ModelError:
-    expected = "a JSON object without a quantization_config"
-    return ModelError(path, expected=expected, given=given, fix="take the original model")

@@ -6,7 +6,6 @@ model's business.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -14,17 +13,13 @@ from typing import Any, Protocol, Self
 
 from torch import Tensor
 
-from ocrquant.checkpoint import INPUT_SCALE_NAME, KV_SCALE_NAMES, StoredCheckpoint
+from ocrquant.checkpoint import StoredCheckpoint, file_format_of
 from ocrquant.errors import ModelError
 from ocrquant.formats import Precision
-from ocrquant.formats.weights import TENSOR_NAMES, QuantizedWeight
+from ocrquant.formats.weights import QuantizedWeight
 from ocrquant.models.weights import WeightSource
 
 __all__ = ["CheckpointSource", "StoredWeights", "check_declared"]
-
-_CLASS_TARGETS = frozenset({"Linear"})
-"""Targets that mean every linear of a model, whatever its name."""
-_BITS = {4: Precision.NVFP4, 8: Precision.FP8}
 
 
 class StoredWeights(WeightSource, Protocol):
@@ -57,8 +52,8 @@ class CheckpointSource:
         self._stored = StoredCheckpoint(folder)
         try:
             self._kv = {scales.name: scales for scales in self._stored.kv}
-            self._names = self._own_names()
-            check_declared(folder, config, self._stored.linears, self._names, has_kv=bool(self._kv))
+            names = set(self._stored.names)
+            check_declared(folder, config, self._stored.linears, names, has_kv=bool(self._kv))
         except BaseException:
             self._stored.close()
             raise
@@ -71,18 +66,11 @@ class CheckpointSource:
     @property
     def num_parameters(self) -> int:
         """Numbers that the stored weights stand for; scales are none."""
-        specs = self._stored.specs
-        plain = sum(
-            specs[name].num_elements
-            for name in self._names
-            if name in specs and name.rpartition(".")[2] not in KV_SCALE_NAMES
-        )
-        packed = [name for name, precision in self._stored.linears.items() if precision is Precision.NVFP4]
-        return plain + sum(2 * self._stored.specs[f"{name}.weight_packed"].num_elements for name in packed)
+        return self._stored.num_parameters
 
     def names(self) -> set[str]:
         """See ``models.weights.WeightSource``."""
-        return set(self._names)
+        return set(self._stored.names)
 
     def tensor(self, name: str) -> Tensor:
         """See ``models.weights.WeightSource``."""
@@ -113,14 +101,6 @@ class CheckpointSource:
     ) -> None:
         self.close()
 
-    def _own_names(self) -> set[str]:
-        names = set(self._stored.specs)
-        for linear, precision in self._stored.linears.items():
-            names -= {f"{linear}.{part}" for part in (*TENSOR_NAMES[precision], INPUT_SCALE_NAME)}
-        # One name for all parts of a quantized weight.
-        names |= {f"{linear}.weight" for linear in self._stored.linears}
-        return names
-
 
 def check_declared(
     folder: Path,
@@ -143,12 +123,12 @@ def check_declared(
         ModelError: A linear has another precision than declared, or scales of the cache are there without a
             scheme or the other way round.
     """
-    declared = config.get("quantization_config") or {}
+    declared, file_format = config.get("quantization_config") or {}, file_format_of(config)
     linears = sorted(name.removesuffix(".weight") for name in names if name.endswith(".weight"))
     for linear in linears:
-        said, by_class = _declared_precision(declared, linear)
-        # A class name cannot tell a linear that was left alone from an embedding or a norm.
-        if said != stored.get(linear) and not (by_class and linear not in stored):
+        said, by_rule = file_format.declared(declared, linear) if declared else (None, False)
+        # A rule for all linears cannot tell one that was left alone from an embedding or a norm.
+        if said != stored.get(linear) and not (by_rule and linear not in stored):
             raise ModelError(
                 f"{linear} in {folder}",
                 expected=f"{said or 'no quantized weight'}, as quantization_config says",
@@ -157,29 +137,10 @@ def check_declared(
             )
     has_scheme = declared.get("kv_cache_scheme") is not None
     if has_scheme != has_kv:
+        scales = " and ".join(file_format.kv_names)
         raise ModelError(
             f"kv_cache_scheme in {folder / 'config.json'}",
-            expected=f"scales {' and '.join(KV_SCALE_NAMES)} of each attention layer with it, none without",
+            expected=f"scales {scales} of each attention layer with it, none without",
             given="a scheme and no scales" if has_scheme else "scales and no scheme",
             fix="export the model again",
         )
-
-
-def _declared_precision(declared: Mapping[str, Any], linear: str) -> tuple[Precision | None, bool]:
-    """Precision of a linear by its configuration, and whether only a class name says so."""
-    if any(_matches(pattern, linear) for pattern in declared.get("ignore") or ()):
-        return None, False
-    groups = (declared.get("config_groups") or {}).values()
-    for group in groups:
-        if any(_matches(target, linear) for target in group["targets"]):
-            return _BITS[group["weights"]["num_bits"]], False
-    for group in groups:
-        if _CLASS_TARGETS & set(group["targets"]):
-            return _BITS[group["weights"]["num_bits"]], True
-    return None, False
-
-
-def _matches(pattern: str, name: str) -> bool:
-    if pattern.startswith("re:"):
-        return re.match(pattern.removeprefix("re:"), name) is not None
-    return pattern == name

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from ocrquant.artifacts import KvScales, RoundedWeights, Rounding
-from ocrquant.checkpoint import KV_SCALE_NAMES, CheckpointReader, stored_specs
+from ocrquant.checkpoint import FILE_FORMATS, KV_SCALE_NAMES, CheckpointReader
 from ocrquant.formats import Precision
 from ocrquant.formats.weights import QuantizedWeight, scale_columns
 
@@ -57,13 +57,13 @@ class RoundedSource:
     @property
     def num_bytes(self) -> int:
         """Bytes of all tensors as a checkpoint would hold them; scales of caches are not counted."""
-        specs = self._source.specs
+        specs, file_format = self._source.specs, FILE_FORMATS["compressed-tensors"]
         quantized = {f"{name}.weight" for name in self._precisions}
         plain = sum(spec.num_bytes for name, spec in specs.items() if name not in quantized)
         return plain + sum(
             spec.num_bytes
             for name, precision in self._precisions.items()
-            for spec in stored_specs(name, precision, *specs[f"{name}.weight"].shape)
+            for spec in file_format.specs(name, precision, *specs[f"{name}.weight"].shape)
         )
 
     @property

@@ -17,6 +17,7 @@ from ocrquant.adapters import Group, ModelMap, SearchSpace, model_folder, read_m
 from ocrquant.artifacts import Sensitivity, SensitivityRow
 from ocrquant.assign import choose_formats, terms_of
 from ocrquant.errors import OutputError, PagesError
+from ocrquant.export import check_target, export_choices
 from ocrquant.formats import FORMATS, Precision
 from ocrquant.metrics.equivalence import MIN_CLUSTERS
 from ocrquant.pages import Page
@@ -52,7 +53,14 @@ class CheckResult:
 
     def render(self) -> str:
         """The plan of work as text."""
-        parts = (self._model(), self._space(), self._budget(), self._pages(), self.effort.lines())
+        parts = (
+            self._model(),
+            self._space(),
+            self._budget(),
+            self._export(),
+            self._pages(),
+            self.effort.lines(),
+        )
         return "\n".join(line for part in parts for line in part)
 
     def _model(self) -> list[str]:
@@ -99,6 +107,10 @@ class CheckResult:
             f" bits a weight, {low_bytes:,} to {high_bytes:,} bytes"
         ]
 
+    def _export(self) -> list[str]:
+        file_format, target = export_choices(self.recipe.export)
+        return [f"export    {file_format}, {f'which {target} reads' if target else 'no target named'}"]
+
     def _pages(self) -> list[str]:
         rows = []
         for split in ("calibration", "heldout"):
@@ -132,6 +144,7 @@ def check_recipe(recipe: Recipe, *, device: str | None = None) -> CheckResult:
     folder = model_folder(recipe.model.path)
     model_map = read_model_map(folder, recipe.model.allow_remote_code)
     space = resolve_space(model_map, recipe)
+    _check_target(model_map, space, recipe)
     _check_budget(model_map, space, recipe)
     pages = select_pages(recipe)
     _check_verdict(recipe, pages)
@@ -146,6 +159,19 @@ def check_recipe(recipe: Recipe, *, device: str | None = None) -> CheckResult:
         effort=effort,
         device=str(chosen),
     )
+
+
+def _check_target(model_map: ModelMap, space: SearchSpace, recipe: Recipe) -> None:
+    """Refuse a search that may end in a plan that the target cannot read."""
+    file_format, target = export_choices(recipe.export)
+    if target is None:
+        return
+    choices = {
+        linear.name: space.choices[group.name] for group in model_map.groups for linear in group.linears
+    }
+    choices |= {name: (Precision.BF16,) for name in model_map.kept}
+    has_kv = recipe.export.kv_cache != "bf16"
+    check_target(target, file_format, model_map, choices, has_kv=has_kv)
 
 
 def _check_budget(model_map: ModelMap, space: SearchSpace, recipe: Recipe) -> None:

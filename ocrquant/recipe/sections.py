@@ -21,6 +21,7 @@ from ocrquant.recipe.assign_section import (
 from ocrquant.recipe.base import Pattern, Section, check_distinct, rule_broken
 
 __all__ = [
+    "MAX_SHARD_BYTES",
     "AssignSection",
     "Budget",
     "CountedCacheSection",
@@ -42,6 +43,9 @@ __all__ = [
 
 PageKind = Literal["line", "block", "page"]
 Arm = Literal["bf16", "fp8", "nvfp4", "plan"]
+
+MAX_SHARD_BYTES = 4_000_000_000
+"""Largest safetensors file unless something else is asked for."""
 
 
 class ModelSection(Section):
@@ -160,15 +164,18 @@ class ExportSection(Section):
     """What is written.
 
     Attributes:
-        format: On-disk format.
+        format: On-disk format; that of the target where left out, and compressed-tensors without a target.
+        target: Server that is to read it, perhaps with its version: ``vllm``, ``vllm==0.30.0``, ``sglang``,
+            ``tensorrt-llm``. What it cannot read is refused before any work.
         kv_cache: ``fp8`` writes calibrated scales for the caches of full-attention layers; ``auto`` lets the
             budget decide, where it counts keys and values, by the measured loss of an FP8 cache.
         max_shard_bytes: Largest safetensors file.
     """
 
-    format: Literal["compressed-tensors"] = "compressed-tensors"
+    format: Literal["compressed-tensors", "modelopt"] | None = None
+    target: str | None = Field(default=None, pattern=r"^(vllm|sglang|tensorrt-llm)(==\d+(\.\d+)*)?$")
     kv_cache: Literal["fp8", "bf16", "auto"] = "bf16"
-    max_shard_bytes: int = Field(default=4_000_000_000, ge=1)
+    max_shard_bytes: int = Field(default=MAX_SHARD_BYTES, ge=1)
 
 
 class EquivalenceSection(Section):

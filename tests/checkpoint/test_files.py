@@ -11,7 +11,6 @@ from ocrquant.checkpoint import (
     copy_other_files,
     dtype_name,
     plan_shards,
-    with_quantization_config,
     write_shards,
 )
 from ocrquant.errors import ModelError, ShapeError
@@ -151,50 +150,6 @@ def test_a_missing_tensor_is_named(tmp_path):
         pytest.raises(ModelError, match="expected a tensor x, got none"),
     ):
         reader.read("x")
-
-
-CONFIG = """{
-  "b": {"x": [1,  2]},
-  "a": "\\u00fc ü }"
-}
-"""
-
-
-def test_config_keeps_every_byte_and_gets_one_key(tmp_path):
-    (tmp_path / "config.json").write_text(CONFIG, encoding="utf-8")
-    text = with_quantization_config(tmp_path, {"z": {"k": [1]}, "y": "re:\\.x$"}).decode()
-    assert text.startswith(CONFIG[:-3])
-    assert text[len(CONFIG) - 3 :].splitlines() == [
-        ",",
-        '  "quantization_config": {',
-        '    "y": "re:\\\\.x$",',
-        '    "z": {',
-        '      "k": [',
-        "        1",
-        "      ]",
-        "    }",
-        "  }",
-        "}",
-    ]
-    config = json.loads(text)
-    assert list(config) == ["b", "a", "quantization_config"]
-    assert config == json.loads(CONFIG) | {"quantization_config": {"z": {"k": [1]}, "y": "re:\\.x$"}}
-    assert with_quantization_config(tmp_path, None) == CONFIG.encode()
-
-
-@pytest.mark.parametrize("text", ["{}", '{"a":1}', "{\n}", '{"a": {"b": {}}}\n\n'])
-def test_config_of_any_style(tmp_path, text):
-    (tmp_path / "config.json").write_text(text)
-    found = json.loads(with_quantization_config(tmp_path, {"q": 1}))
-    assert found == json.loads(text) | {"quantization_config": {"q": 1}}
-
-
-@pytest.mark.parametrize("text", [None, "[]", "{", '{"quantization_config": {}}'])
-def test_unusable_config_is_refused(tmp_path, text):
-    if text is not None:
-        (tmp_path / "config.json").write_text(text)
-    with pytest.raises(ModelError, match=r"config\.json"):
-        with_quantization_config(tmp_path, {"q": 1})
 
 
 def test_other_files_are_copied_byte_for_byte(tmp_path):

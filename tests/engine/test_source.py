@@ -32,6 +32,7 @@ def test_a_model_in_bf16(tiny_model_folder):
 
 QUANTIZED = {
     "quantization_config": {
+        "quant_method": "compressed-tensors",
         "config_groups": {
             "group_0": {"targets": ["re:.*gate_proj$", "up"], "weights": {"num_bits": 4}},
             "group_1": {"targets": ["down"], "weights": {"num_bits": 8}},
@@ -75,9 +76,8 @@ def test_scales_and_scheme_of_the_cache_go_together(tmp_path):
 
 
 def test_a_class_name_means_every_stored_linear(tmp_path):
-    config = {
-        "quantization_config": {"config_groups": {"g": {"targets": ["Linear"], "weights": {"num_bits": 8}}}}
-    }
+    groups = {"g": {"targets": ["Linear"], "weights": {"num_bits": 8}}}
+    config = {"quantization_config": {"quant_method": "compressed-tensors", "config_groups": groups}}
     check(tmp_path, config, {"down": Precision.FP8}, {"down.weight", "norm.weight"}, has_kv=False)
     with pytest.raises(ModelError, match="expected fp8.*got nvfp4"):
         check(tmp_path, config, {"down": Precision.NVFP4}, {"down.weight"}, has_kv=False)

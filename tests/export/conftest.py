@@ -64,7 +64,8 @@ def round_model(source: Path, run: Path, *, smoothing: bool = True) -> RoundedMo
         for group in model_map.groups:
             weights = {linear.name: reader.read(f"{linear.name}.weight").float() for linear in group.linears}
             weights = {n: scale_columns(w, factors[n]) if n in factors else w for n, w in weights.items()}
-            shared = nvfp4.shared_global_encode_scale(*(w.abs().amax() for w in weights.values()))
+            amaxes = (w.abs().amax() for w in weights.values())
+            shared = nvfp4.exchangeable_scale(nvfp4.shared_global_encode_scale(*amaxes))
             for name, weight in weights.items():
                 decode_scale = fp8.weight_decode_scale(weight, "channel")
                 rounded = (
@@ -95,7 +96,7 @@ def round_model(source: Path, run: Path, *, smoothing: bool = True) -> RoundedMo
             GroupInput(
                 group=group.name,
                 amax=6.0,
-                encode_scale=nvfp4.global_encode_scale(torch.tensor(6.0)).item(),
+                encode_scale=nvfp4.exchangeable_scale(torch.tensor([448.0])).item(),
             )
             for group in model_map.groups
         ],

@@ -206,11 +206,12 @@ def stage(rounded, folder, *precisions, kv_cache="bf16"):
         predicted_loss=0.0,
         bits_per_weight=6.0,
         weight_bytes=1,
+        kv_cache=kv_cache,
         groups=rounded.plan(*precisions),
     )
     return export_checkpoint(
         folder,
-        ExportSection(kv_cache=kv_cache),
+        ExportSection(),
         source=rounded.source,
         model_map=rounded.model_map,
         assignment=assignment,

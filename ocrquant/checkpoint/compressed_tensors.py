@@ -1,14 +1,15 @@
-"""The ``quantization_config`` of compressed-tensors 0.19, for the schemes that this package writes.
+"""compressed-tensors 0.19 (vLLM, SGLang, transformers): its tensors and its ``quantization_config``.
 
 FP8: E4M3 weights scaled by output channel, activations scaled by token on the fly. NVFP4: weights and
 activations in blocks of 16, the global scale of activations calibrated, their block scales on the fly. Knows
-the library's own records and the names of tensors. Does not know where the numbers come from.
+the library's own records. Does not know where the numbers come from.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from compressed_tensors.config import CompressionFormat
@@ -21,31 +22,35 @@ from compressed_tensors.quantization import (
 )
 from pydantic import ValidationError
 
-from ocrquant.checkpoint.layout import TensorSpec
-from ocrquant.checkpoint.patterns import LinearNames
+from ocrquant.checkpoint.file_format import (
+    INPUT_SCALE_NAME,
+    KV_SCALE_NAMES,
+    Configuration,
+    FileFormat,
+    StoredPart,
+)
+from ocrquant.checkpoint.patterns import LinearNames, matches
 from ocrquant.errors import ModelError
 from ocrquant.formats import FORMATS, Precision
 
-__all__ = ["INPUT_SCALE_NAME", "KV_SCALE_NAMES", "check_schemes", "quantization_config", "stored_specs"]
-
-INPUT_SCALE_NAME = "input_global_scale"
-"""NVFP4's calibrated global scale of the input, float32 [1]: a divisor, like that of the weight."""
-
-KV_SCALE_NAMES = ("k_scale", "v_scale")
-"""Decode scales of an FP8 cache, float32 [1], on the attention module."""
+__all__ = ["COMPRESSED_TENSORS"]
 
 _VERSION = "0.19.0"
+_BLOCK = FORMATS[Precision.NVFP4].width_multiple
 _PRESETS = {Precision.FP8: "FP8_DYNAMIC", Precision.NVFP4: "NVFP4"}
 _FORMATS = {
     Precision.FP8: CompressionFormat.float_quantized,
     Precision.NVFP4: CompressionFormat.nvfp4_pack_quantized,
 }
 _KNOWN_KEYS = frozenset({*QuantizationConfig.model_fields, "sparsity_config", "transform_config", "version"})
+_CLASS_TARGETS = frozenset({"Linear"})
+"""Targets that mean every linear of a model, whatever its name."""
+_BITS = {4: Precision.NVFP4, 8: Precision.FP8}
 # What a reader needs to agree on; the rest of a scheme tells how it was calibrated.
 _MATERIAL = ("num_bits", "type", "strategy", "group_size", "symmetric", "dynamic")
 
 
-def quantization_config(names: LinearNames, *, kv_cache: bool) -> dict[str, Any] | None:
+def describe(names: LinearNames, *, kv_cache: bool) -> Configuration | None:
     """What ``config.json`` says of a plan; None where it quantizes neither a linear nor the cache.
 
     One precision gives a file of that format, two give ``mixed-precision``, a quantized cache alone gives
@@ -76,37 +81,16 @@ def quantization_config(names: LinearNames, *, kv_cache: bool) -> dict[str, Any]
         ignore=names.ignored(),
     )
     data: dict[str, Any] = config.model_dump(mode="json")
-    return {**data, "sparsity_config": {}, "transform_config": {}, "version": _VERSION}
+    data |= {"sparsity_config": {}, "transform_config": {}, "version": _VERSION}
+    return Configuration(quantization_config=data, files={})
 
 
-def stored_specs(name: str, precision: Precision, out_features: int, in_features: int) -> list[TensorSpec]:
-    """The tensors that a linear's weight becomes.
-
-    Args:
-        name: Name of the linear.
-        precision: ``fp8`` or ``nvfp4``.
-        out_features: Rows of the weight.
-        in_features: Columns of the weight.
-    """
-    if precision is Precision.FP8:
-        return [
-            TensorSpec(f"{name}.weight", "F8_E4M3", (out_features, in_features)),
-            TensorSpec(f"{name}.weight_scale", "F32", (out_features, 1)),
-        ]
-    block_size = FORMATS[Precision.NVFP4].width_multiple
-    return [
-        TensorSpec(f"{name}.weight_packed", "U8", (out_features, in_features // 2)),
-        TensorSpec(f"{name}.weight_scale", "F8_E4M3", (out_features, in_features // block_size)),
-        TensorSpec(f"{name}.weight_global_scale", "F32", (1,)),
-        TensorSpec(f"{name}.{INPUT_SCALE_NAME}", "F32", (1,)),
-    ]
-
-
-def check_schemes(data: Mapping[str, Any]) -> None:
+def check(data: Mapping[str, Any], _files: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> None:
     """Refuses a ``quantization_config`` with a scheme that this package does not compute.
 
     Args:
         data: Value of the key.
+        _files: Other files; this format has none.
 
     Raises:
         ModelError: It is malformed, or one of its schemes is another one.
@@ -133,6 +117,20 @@ def check_schemes(data: Mapping[str, Any]) -> None:
     _check_patterns([*config.ignore, *(t for s in config.config_groups.values() for t in s.targets)])
     if config.kv_cache_scheme is not None and _args_key(config.kv_cache_scheme) != _args_key(_kv_scheme()):
         raise _foreign("kv_cache_scheme", _args_key(config.kv_cache_scheme))
+
+
+def declared(data: Mapping[str, Any], linear: str) -> tuple[Precision | None, bool]:
+    """Precision of a linear by a ``quantization_config``, and whether only a class name says so."""
+    if matches(linear, data.get("ignore") or ()):
+        return None, False
+    groups = (data.get("config_groups") or {}).values()
+    for group in groups:
+        if matches(linear, group["targets"]):
+            return _BITS[group["weights"]["num_bits"]], False
+    for group in groups:
+        if _CLASS_TARGETS & set(group["targets"]):
+            return _BITS[group["weights"]["num_bits"]], True
+    return None, False
 
 
 def _check_patterns(patterns: Iterable[str]) -> None:
@@ -164,3 +162,38 @@ def _foreign(what: str, given: object) -> ModelError:
         given=given,
         fix="export the model with this package",
     )
+
+
+COMPRESSED_TENSORS = FileFormat(
+    name="compressed-tensors",
+    parts={
+        Precision.FP8: (
+            StoredPart(name="weight", part="weight", dtype="F8_E4M3", shape=lambda out, width: (out, width)),
+            StoredPart(name="weight_scale", part="weight_scale", dtype="F32", shape=lambda out, _: (out, 1)),
+        ),
+        Precision.NVFP4: (
+            StoredPart(
+                name="weight_packed",
+                part="weight_packed",
+                dtype="U8",
+                shape=lambda out, width: (out, width // 2),
+            ),
+            StoredPart(
+                name="weight_scale",
+                part="weight_scale",
+                dtype="F8_E4M3",
+                shape=lambda out, width: (out, width // _BLOCK),
+            ),
+            StoredPart(
+                name="weight_global_scale", part="weight_global_scale", dtype="F32", shape=lambda *_: (1,)
+            ),
+            StoredPart(name=INPUT_SCALE_NAME, part=INPUT_SCALE_NAME, dtype="F32", shape=lambda *_: (1,)),
+        ),
+    },
+    kv_names=KV_SCALE_NAMES,
+    kv_shape=(1,),
+    describe=describe,
+    check=check,
+    declared=declared,
+)
+"""FP8 scales [out, 1] multiply, both global scales of NVFP4 divide, cache scales are on the attention."""

@@ -12,8 +12,7 @@ from compressed_tensors.quantization import (
 )
 from safetensors.torch import save_file
 
-from ocrquant.checkpoint import LinearNames, StoredCheckpoint, quantization_config, stored_specs
-from ocrquant.checkpoint.scheme import check_schemes
+from ocrquant.checkpoint import FILE_FORMATS, LinearNames, StoredCheckpoint
 from ocrquant.errors import ModelError, ShapeError
 from ocrquant.formats import FORMATS, Precision, fp8, nvfp4
 from ocrquant.formats.weights import FP8Weight
@@ -21,10 +20,15 @@ from ocrquant.formats.weights import FP8Weight
 BF16, FP8, NVFP4 = Precision.BF16, Precision.FP8, Precision.NVFP4
 
 
+ROW = FILE_FORMATS["compressed-tensors"]
+
+
 def config_of(*precisions: Precision, kv_cache: bool = False):
     names = {f"model.layers.{number}.mlp.down_proj": p for number, p in enumerate(precisions)}
     linears = LinearNames(precisions=names, block_prefix="model.layers", untouched=["visual.proj"])
-    return quantization_config(linears, kv_cache=kv_cache)
+    found = ROW.describe(linears, kv_cache=kv_cache)
+    assert found is None or found.files == {}
+    return None if found is None else found.quantization_config
 
 
 def test_mixed_config_is_what_the_library_writes():
@@ -62,19 +66,19 @@ def test_nothing_quantized_gives_no_config():
 
 def test_a_quantized_cache_alone_is_said():
     data = config_of(BF16, kv_cache=True)
-    check_schemes(data)
+    ROW.check(data, {})
     assert (data["format"], data["config_groups"]) == ("dense", {})
     assert data["kv_cache_scheme"]["num_bits"] == 8
 
 
 def test_specs_take_the_bytes_that_formats_foresee():
     for precision, extra in ((FP8, 0), (NVFP4, 4)):  # the global scale of the input is no part of the weight
-        specs = stored_specs("l", precision, 48, 64)
+        specs = ROW.specs("l", precision, 48, 64)
         assert sum(s.num_bytes for s in specs) == FORMATS[precision].weight_bytes(48, 64) + extra
 
 
 def test_own_configs_are_known():
-    check_schemes(config_of(FP8, NVFP4, kv_cache=True))
+    ROW.check(config_of(FP8, NVFP4, kv_cache=True), {})
 
 
 @pytest.mark.parametrize(
@@ -104,7 +108,7 @@ def test_foreign_schemes_are_refused(path, value):
         place = place[key]
     place[path[-1]] = value
     with pytest.raises(ModelError, match="quantization_config"):
-        check_schemes(data)
+        ROW.check(data, {})
 
 
 class Model(torch.nn.Module):
