@@ -33,9 +33,9 @@ from ocrquant.kernels.extension import extension
 from ocrquant.models.processing import open_processor
 from ocrquant.models.registry import FAMILIES
 from ocrquant.pages import Page, load_pages, to_record
-from ocrquant.recipe.sections import EvaluateSection, ExportSection, GateSection
+from ocrquant.recipe.sections import EquivalenceSection, EvaluateSection, ExportSection, GateSection
 from ocrquant.sensitivity.candidates import group_record
-from tests.evaluate.making import ZERO, draw_page
+from tests.evaluate.making import RECIPE, ZERO, draw_page
 from tests.export.conftest import RoundedModel, round_model
 
 SECTION = EvaluateSection(max_new_tokens=6, batch_size=3, num_bootstrap_samples=100)
@@ -52,7 +52,7 @@ class Stage:
     pages: list[Page]
 
     def open(self) -> RunFolder:
-        return RunFolder.open(self.folder, recipe_digest=ZERO, recipe_text="model: {path: tiny}\n")
+        return RunFolder.open(self.folder, recipe_digest=ZERO, recipe_text=RECIPE)
 
     def run(self, *, section=SECTION, gate=None, pages=None, key=0) -> Report:
         with self.open() as run:
@@ -313,16 +313,18 @@ def test_a_killed_run_goes_on_and_ends_in_the_same_bytes(stage, steps, monkeypat
     assert steps.count("text") == 4 * 2 - done
 
 
-def test_another_gate_runs_no_model(stage, steps):
+def test_another_gate_or_margin_runs_no_model(stage, steps):
     stage.export(stage.rounded.plan("fp8"))
     section = SECTION.model_copy(update={"arms": ["bf16", "plan"]})
     stage.run(section=section)
     assert steps
     steps.clear()
-    more = section.model_copy(update={"num_bootstrap_samples": 300})
+    margin = EquivalenceSection(cer_margin=0.01)
+    more = section.model_copy(update={"num_bootstrap_samples": 300, "equivalence": margin})
     report = stage.run(section=more, gate=GateSection(max_kl=100), key=1)
     assert report.num_bootstrap_samples == 300
     assert len(report.gate) == 2
+    assert report.equivalence.outcome == "unsettled"  # a handful of documents
     assert not steps
     longer = section.model_copy(update={"max_new_tokens": 7})
     stage.run(section=longer, key=2)
