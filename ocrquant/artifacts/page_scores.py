@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from ocrquant.artifacts.base import Artifact, FrozenModel
+from ocrquant.artifacts.sensitivity import SCORE_PREFERENCE, ScoreKind
 from ocrquant.errors import PatternError
 from ocrquant.formats import Precision
 
@@ -37,13 +38,13 @@ class PageScoreRow(FrozenModel):
     Attributes:
         group: Name of the group.
         precision: Format of its weights and activations.
-        score: ``kl`` where it was measured, else ``gradient``; as in ``sensitivity.json``.
-        sums: Sum over the judged tokens of each page, in nats; divided by all tokens they add up to the mean.
+        score: Kind of score, as in ``sensitivity.json``; screened ones are one of these.
+        sums: Sum over the judged tokens of each page; divided by all tokens they add up to the mean.
     """
 
     group: str
     precision: Precision
-    score: Literal["gradient", "kl"]
+    score: Literal["gradient", "kl", "loss"]
     sums: list[float]
 
 
@@ -69,7 +70,9 @@ class PageScores(Artifact):
         Raises:
             PatternError: There is none.
         """
-        found = {r.score: r for r in self.rows if (r.group, r.precision) == (group, precision)}
+        found: dict[ScoreKind, PageScoreRow] = {
+            row.score: row for row in self.rows if (row.group, row.precision) == (group, precision)
+        }
         if not found:
             raise PatternError(
                 f"{group} in {precision}",
@@ -77,7 +80,7 @@ class PageScores(Artifact):
                 given="none of that name",
                 fix="name a row of sensitivity.json",
             )
-        return found.get("kl") or found["gradient"]
+        return next(found[kind] for kind in SCORE_PREFERENCE if kind in found)
 
     def to_frame(self, group: str, precision: Precision | str) -> pd.DataFrame:
         """The pages behind one score, the largest contribution first.
@@ -87,8 +90,8 @@ class PageScores(Artifact):
             precision: The format.
 
         Returns:
-            A frame with the columns ``page``, ``num_tokens``, ``sum`` (nats), ``per_token`` (nats a token)
-            and ``share`` (of the whole score; below zero where noise is).
+            A frame with the columns ``page``, ``num_tokens``, ``sum``, ``per_token`` and ``share`` (of the
+            whole score; below zero where noise is).
 
         Raises:
             PatternError: There is no such score.

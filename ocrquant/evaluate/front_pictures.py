@@ -61,7 +61,7 @@ def pareto_front(pareto: Pareto, assignment: Assignment) -> Figure:
 
 @picture
 def pages_behind(scores: PageScores, group: str, precision: Precision | str) -> Figure:
-    """The pages that make up most of one score, as shares of it, with their nats a token.
+    """The pages that make up most of one score, as shares of it, with their mean over tokens.
 
     Args:
         scores: Scores by page.
@@ -85,7 +85,7 @@ def pages_behind(scores: PageScores, group: str, precision: Precision | str) -> 
     axes.set_xlim(right=max(float(shown["share"].max()), rest, _LEAST_SHARE) * 1.35)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
     axes.set_title(
-        f"{group} in {PRECISION_NAMES[Precision(precision)]}: share of the score by page, and nats a token"
+        f"{group} in {PRECISION_NAMES[Precision(precision)]}: share of the score by page, and mean a token"
     )
     quiet_axes(axes, grid="x")
     return figure

@@ -4,6 +4,7 @@ Knows ``nn.Module``, a function that runs it, and the parts of this package that
 document model, no page and no recipe beside its budget.
 """
 
-from ocrquant.search.search import SearchResult, search
+from ocrquant.search.result import SearchResult
+from ocrquant.search.search import search
 
 __all__ = ["SearchResult", "search"]

@@ -6,119 +6,38 @@ pictures and solver included, reads it. Knows no file, no page and no Hugging Fa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from ocrquant.artifacts import Assignment, GroupRecord, Pareto, Sensitivity, SensitivityRow
-from ocrquant.artifacts.sensitivity import ScoreKind
-from ocrquant.assign import build_problem, choose_formats, pareto
+from ocrquant.artifacts import (
+    GroupRecord,
+    PageScoreRow,
+    PageScores,
+    ScoredPage,
+    Sensitivity,
+    SensitivityRow,
+)
+from ocrquant.assign import choose_formats, pareto
 from ocrquant.errors import ModelError, PagesError
 from ocrquant.formats import FORMATS, Precision
 from ocrquant.recipe import Budget
 from ocrquant.search.linears import Groups, checked_groups, watch_linears
 from ocrquant.search.outputs import Output, read_output
+from ocrquant.search.result import SearchResult, as_budget
 from ocrquant.search.rounded import RoundedModule, group_records, round_module
 from ocrquant.search.scores import gradient_scores, measured_scores, undisturbed
 from ocrquant.sensitivity.estimates import ratio_estimate
-from ocrquant.simulate import apply_plan
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    import pandas as pd
-
-__all__ = ["SearchResult", "search"]
+__all__ = ["search"]
 
 LossOrLogits: TypeAlias = Callable[[nn.Module, Any], Tensor]
 MIN_BATCHES = 2
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchResult:
-    """What `search` found.
-
-    The artefacts are those of a run folder, and whatever reads those takes them as they are:
-    ``pictures.sensitivity_heat_map(result.sensitivity)``, ``explain(result.sensitivity, result.assignment,
-    group)``.
-
-    Attributes:
-        module: The module, as it was given.
-        sensitivity: Scores of all groups in all formats; ``num_pages`` counts batches, ``num_tokens``
-            predictions or losses.
-        assignment: The plan.
-        pareto: What other budgets would give.
-        left_out: Linears that stay as they are, with the reason; they count in no budget.
-    """
-
-    module: nn.Module
-    sensitivity: Sensitivity
-    assignment: Assignment
-    pareto: Pareto
-    left_out: Mapping[str, str]
-    _rounded: RoundedModule
-
-    def to_frame(self) -> pd.DataFrame:
-        """The frame of `Sensitivity.to_frame`, and whether the plan takes the row's format: ``chosen``."""
-        frame = self.sensitivity.to_frame()
-        plan = self.assignment.groups
-        frame["chosen"] = [plan[row.group] == row.precision for row in frame.itertuples()]
-        return frame
-
-    def with_budget(self, budget: Budget | float) -> SearchResult:
-        """The best plan within another budget; nothing is scored again.
-
-        Args:
-            budget: The budget; a number is bits per weight.
-
-        Raises:
-            BudgetError: The budget cannot be reached.
-        """
-        assignment = choose_formats(self.sensitivity, _budget(budget), {})
-        return replace(self, assignment=assignment, pareto=pareto(self.sensitivity, assignment, {}))
-
-    def with_plan(self, groups: Mapping[str, Precision]) -> SearchResult:
-        """The same with a plan of the caller's own, for `apply` and the pictures.
-
-        Args:
-            groups: Format of each group.
-
-        Raises:
-            KeyError: A group is missing, or a format is not open to it.
-        """
-        problem = build_problem(self.sensitivity, self.assignment.score)
-        totals = problem.totals(groups)
-        changed = {
-            "groups": dict(groups),
-            "predicted_loss": problem.loss(totals.loss),
-            "bits_per_weight": problem.bits_per_weight(totals.bits),
-            "weight_bytes": totals.weight_bytes,
-        }
-        return replace(self, assignment=self.assignment.model_copy(update=changed))
-
-    def apply(self) -> AbstractContextManager[None]:
-        """Quantizes the module by the plan for the length of a ``with`` block: weights and activations.
-
-        Afterwards every module and bit is as before.
-        """
-        return _applied(self.module, self._rounded, self.assignment.groups)
-
-    def packed_state_dict(self) -> dict[str, Tensor]:
-        """The module's state with the plan's weights packed, under the names of compressed-tensors.
-
-        A quantized linear ``a`` has ``a.weight_packed``, ``a.weight_scale``, ``a.weight_global_scale`` and
-        ``a.input_global_scale`` (NVFP4), or ``a.weight`` and ``a.weight_scale`` (FP8); everything else is as
-        in ``module.state_dict()``.
-        """
-        packed = self._rounded.pack(self.assignment.groups)
-        quantized = self._rounded.plan(self.assignment.groups)
-        state = self.module.state_dict()
-        kept = {n: t for n, t in state.items() if n.removesuffix(".weight") not in quantized}
-        return kept | packed
+_Kind: TypeAlias = Literal["gradient", "kl", "loss"]
 
 
 def search(
@@ -184,10 +103,11 @@ def search(
     sensitivity = Sensitivity(inputs={}, groups=records, rows=scores.rows(records))
     in_no_group = found.amax.keys() - {name for names in chosen.values() for name in names}
     left_out = found.left_out | dict.fromkeys(sorted(in_no_group), "in none of the caller's groups")
-    assignment = choose_formats(sensitivity, _budget(budget), {})
+    assignment = choose_formats(sensitivity, as_budget(budget), {})
     return SearchResult(
         module=module,
         sensitivity=sensitivity,
+        page_scores=scores.by_batch(),
         assignment=assignment,
         pareto=pareto(sensitivity, assignment, {}),
         left_out=left_out,
@@ -201,7 +121,7 @@ class _Scores:
     def __init__(self, score: Literal["gradient", "measured", "both"]) -> None:
         self._wanted = score
         self._counts: list[int] = []
-        self._sums: dict[tuple[ScoreKind, str, Precision], list[float]] = {}
+        self._sums: dict[tuple[_Kind, str, Precision], list[float]] = {}
         self._is_logits: bool | None = None
 
     def add(
@@ -228,12 +148,22 @@ class _Scores:
         if self._wanted != "measured":
             self._keep("gradient", gradient_scores(module, run, rounded.linears, number))
         if self._wanted != "gradient":
-            kind: ScoreKind = "kl" if output.is_logits else "loss"
+            kind: _Kind = "kl" if output.is_logits else "loss"
             self._keep(kind, measured_scores(module, run, rounded.linears))
 
-    def _keep(self, kind: ScoreKind, sums: Mapping[tuple[str, Precision], float]) -> None:
+    def _keep(self, kind: _Kind, sums: Mapping[tuple[str, Precision], float]) -> None:
         for (group, precision), value in sums.items():
             self._sums.setdefault((kind, group, precision), []).append(value)
+
+    def by_batch(self) -> PageScores:
+        """The scores before they are averaged."""
+        rows = [
+            PageScoreRow(group=group, precision=precision, score=kind, sums=sums)
+            for (kind, group, precision), sums in self._sums.items()
+        ]
+        batches = enumerate(self._counts)
+        pages = [ScoredPage(id=f"batch {number}", num_tokens=count) for number, count in batches]
+        return PageScores(inputs={}, pages=pages, rows=rows)
 
     def rows(self, groups: Sequence[GroupRecord]) -> list[SensitivityRow]:
         """A row for each score, in the order in which they were found."""
@@ -263,17 +193,3 @@ class _Scores:
 def _reproducible(module: nn.Module) -> Iterator[None]:
     with undisturbed(module), torch.random.fork_rng():
         yield
-
-
-@contextmanager
-def _applied(module: nn.Module, rounded: RoundedModule, groups: Mapping[str, Precision]) -> Iterator[None]:
-    fast_path = torch.backends.mha.get_fastpath_enabled()
-    with ExitStack() as undo:
-        undo.callback(torch.backends.mha.set_fastpath_enabled, fast_path)
-        torch.backends.mha.set_fastpath_enabled(False)
-        undo.enter_context(apply_plan(module, rounded.plan(groups)))
-        yield
-
-
-def _budget(budget: Budget | float) -> Budget:
-    return budget if isinstance(budget, Budget) else Budget(bits_per_weight=float(budget))

@@ -207,6 +207,11 @@ def test_frame_pictures_and_words_take_the_result():
     figure = pictures.sensitivity_heat_map(found.sensitivity)
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()][-1] == "head"
     pictures.assignment_strip(found.assignment, found.sensitivity)
+    pictures.pareto_front(found.pareto, found.assignment)
+    pictures.pages_behind(found.page_scores, "head", "nvfp4")
+    by_batch = found.page_scores.to_frame("head", "nvfp4")
+    row = next(r for r in found.sensitivity.rows if (r.group, r.precision, r.score) == ("head", NVFP4, "kl"))
+    assert by_batch["sum"].sum() / by_batch.num_tokens.sum() == pytest.approx(row.mean)
     assert "head is" in explain(found.sensitivity, found.assignment, "head")
 
 
