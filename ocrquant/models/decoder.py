@@ -18,31 +18,26 @@ from ocrquant.errors import ModelError
 from ocrquant.kernels.add import add
 from ocrquant.kernels.embed import embed
 from ocrquant.kernels.linear import PackedWeight
-from ocrquant.models.layers.linear import Activations, Linear, LinearFactory, LinearRecord
+from ocrquant.models.build import Build
+from ocrquant.models.layers.head import Head
+from ocrquant.models.layers.linear import LinearRecord
 from ocrquant.models.layers.mlp import Mlp
-from ocrquant.models.layers.norm import NormRule, RmsNorm
+from ocrquant.models.layers.norm import RmsNorm
 from ocrquant.models.layers.rotary import Rotary
 from ocrquant.models.spec import ModelSpec
 from ocrquant.models.step import Caches, Step
-from ocrquant.models.weights import WeightReader, WeightSource
-from ocrquant.models.workspace import OperandSlot, Scratch, Workspace
+from ocrquant.models.workspace import OperandSlot, Scratch
 
 __all__ = [
-    "HEAD",
     "NORMED",
-    "Build",
     "Decoder",
     "DecoderLayer",
-    "Head",
     "Mixer",
     "Vision",
-    "embedding_and_head",
 ]
 
 NORMED = "normed"
 """Operand that mixers and MLPs read: the residual stream behind a norm."""
-
-HEAD = "lm_head"
 
 
 class Mixer(Protocol):
@@ -59,24 +54,6 @@ class Vision(Protocol):
     def encode(self, pixels: Tensor, grids: Sequence[tuple[int, int, int]]) -> Tensor:
         """See ``models.step.Model.encode_images``."""
         ...
-
-
-class Build:
-    """What the parts of a model are made from.
-
-    Args:
-        weights: The checkpoint.
-        dtype: Dtype of activations.
-        device: Where everything goes.
-        activations: Whether activations are quantized as the checkpoint asks.
-    """
-
-    def __init__(
-        self, weights: WeightSource, dtype: torch.dtype, device: torch.device, activations: Activations
-    ) -> None:
-        self.reader = WeightReader(weights, dtype, device)
-        self.workspace = Workspace(dtype, device)
-        self.linears = LinearFactory(self.reader, self.workspace, activations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,82 +75,6 @@ class DecoderLayer:
     post_norm: RmsNorm
     mlp_input: OperandSlot
     mlp: Mlp
-
-
-class Head:
-    """Final norm and output head, on the rows whose logits are wanted.
-
-    Args:
-        build: What to make it from.
-        norm: Name of the final norm.
-        hidden: Width of the residual stream.
-        eps: Of the norm.
-        rule: Of the norm.
-        product: The output product, which reads ``Head.OPERAND``.
-    """
-
-    OPERAND = "head.input"
-
-    def __init__(
-        self, build: Build, norm: str, hidden: int, eps: float, rule: NormRule, product: Linear
-    ) -> None:
-        self._norm = RmsNorm(build.reader, norm, hidden, eps, rule)
-        self._product = product
-        self._operand = build.linears.operand(self.OPERAND, hidden, product)
-        self._stream = build.workspace.slot("head.stream", hidden)
-        self._delta = build.workspace.slot("head.delta", hidden)
-
-    def __call__(self, scratch: Scratch, stream: Tensor, delta: Tensor, rows: Tensor, logits: Tensor) -> None:
-        """Picks rows, adds the last sublayer's output, norms and multiplies.
-
-        Args:
-            scratch: As many rows as logits.
-            stream: [R, hidden], the residual stream.
-            delta: [R, hidden], output of the last sublayer.
-            rows: int32, the rows that are wanted.
-            logits: float32 [wanted rows, vocab], written.
-        """
-        picked, picked_delta = scratch.rows(self._stream), scratch.rows(self._delta)
-        embed(stream, rows, picked)
-        embed(delta, rows, picked_delta)
-        self._norm(picked, scratch.operand(self._operand), picked_delta)
-        self._product(scratch, logits)
-
-
-def embedding_and_head(
-    build: Build, embedding: str, vocab: int, hidden: int, *, tied: bool
-) -> tuple[Tensor | PackedWeight, Linear]:
-    """The table of token embeddings, and the output product; one weight in memory where the model ties both.
-
-    Args:
-        build: What to make them from.
-        embedding: Name of the embedding.
-        vocab: Rows of both.
-        hidden: Columns of both.
-        tied: What the configuration says.
-
-    Raises:
-        ModelError: The head is missing, or is there and differs from the embedding that it should equal.
-    """
-    if not tied:
-        table = build.reader.take(f"{embedding}.weight", (vocab, hidden))
-        return table, build.linears.make(HEAD, Head.OPERAND, [(HEAD, vocab)], hidden)
-    weight = build.reader.take_linear(embedding, vocab, hidden)
-    if not isinstance(weight, Tensor):
-        fix = "export the model again"
-        raise ModelError(embedding, expected="an unquantized weight", given=weight.precision, fix=fix)
-    name = f"{HEAD}.weight"
-    own = build.reader.take_linear(HEAD, vocab, hidden) if build.reader.has(name) else weight
-    if not (isinstance(own, Tensor) and torch.equal(own, weight)):
-        raise ModelError(
-            name,
-            expected="the weight of the embedding, since tie_word_embeddings is true",
-            given="another one",
-            fix="set tie_word_embeddings to false, or take the weights that belong to this configuration",
-        )
-    product = build.linears.of_weights(HEAD, Head.OPERAND, [(HEAD, weight)], {})
-    (packed,) = product.weights
-    return packed, product
 
 
 class Decoder:

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 
 from ocrquant.errors import ModelError
+from ocrquant.models.build import Build
 from ocrquant.models.config import Section
-from ocrquant.models.decoder import Build, Decoder
+from ocrquant.models.decoder import Decoder
 from ocrquant.models.layers.linear import Activations
 from ocrquant.models.weights import WeightSource
 

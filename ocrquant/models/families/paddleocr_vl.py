@@ -11,10 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ocrquant.models.build import Build
 from ocrquant.models.config import Section
-from ocrquant.models.decoder import NORMED, Build, Decoder, DecoderLayer, Head, embedding_and_head
+from ocrquant.models.decoder import NORMED, Decoder, DecoderLayer
 from ocrquant.models.families.reading import IRRELEVANT_OUTER, axis_sections, rope_section, vision_parts
 from ocrquant.models.layers.attention import Attention
+from ocrquant.models.layers.head import Head, embedding_and_head
 from ocrquant.models.layers.mlp import Mlp
 from ocrquant.models.layers.norm import RmsNorm
 from ocrquant.models.layers.rotary import Rotary, contiguous_axes, inverse_frequencies

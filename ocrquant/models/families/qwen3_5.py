@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from ocrquant.models.build import Build
 from ocrquant.models.config import Section
-from ocrquant.models.decoder import NORMED, Build, Decoder, DecoderLayer, Head, Mixer, embedding_and_head
+from ocrquant.models.decoder import NORMED, Decoder, DecoderLayer, Mixer
 from ocrquant.models.families.reading import IRRELEVANT_OUTER, axis_sections, rope_section, vision_parts
 from ocrquant.models.layers.attention import Attention
 from ocrquant.models.layers.gated_delta_net import GatedDeltaNet
+from ocrquant.models.layers.head import Head, embedding_and_head
 from ocrquant.models.layers.mlp import Mlp
 from ocrquant.models.layers.norm import RmsNorm
 from ocrquant.models.layers.rotary import Rotary, interleaved_axes, inverse_frequencies
