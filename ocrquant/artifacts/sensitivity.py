@@ -135,22 +135,18 @@ class KvCacheScore(FrozenModel):
 
 
 class GrowthStep(FrozenModel):
-    """Scores on so many pages, and how the plans from them compare with those from fewer.
+    """Scores on so many pages (gradients, where scores are screened), and how plans from fewer compare.
 
     Attributes:
         num_pages: Pages scored.
         regret: How much more the plans from the pages before would lose than the present ones, by the present
             scores, as a share of the loss: the largest over a fixed grid of budgets. None at the first step.
         budget: The budget where that was.
-        num_measured: Choices whose KL was measured, of all.
-        num_choices: Groups times formats.
     """
 
     num_pages: int = Field(gt=0)
     regret: float | None = Field(default=None, ge=0)
     budget: str = ""
-    num_measured: int = Field(ge=0)
-    num_choices: int = Field(ge=0)
 
 
 class Sensitivity(Artifact):

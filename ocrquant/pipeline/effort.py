@@ -173,6 +173,8 @@ def _score_passes(recipe: Recipe, space: SearchSpace) -> float:
     Three for gradients; half the decoder for each group and format.
     """
     choices = sum(len(precisions) - (Precision.BF16 in precisions) for precisions in space.choices.values())
-    gradient = 3.0 + 0.2 * choices if recipe.sensitivity.score in ("gradient", "both") else 0.0
-    measured = 1.0 + 0.5 * choices if recipe.sensitivity.score in ("kl", "both") else 0.0
+    # Screening measures about half of the choices.
+    share = {"gradient": 0.0, "screened": 0.5}.get(recipe.sensitivity.score, 1.0)
+    gradient = 3.0 + 0.2 * choices if recipe.sensitivity.score != "kl" else 0.0
+    measured = 1.0 + 0.5 * share * choices if share else 0.0
     return gradient + measured

@@ -26,6 +26,7 @@ from ocrquant.calibrate import collect_statistics, round_groups
 from ocrquant.evaluate import evaluate_run
 from ocrquant.export import export_checkpoint
 from ocrquant.pipeline.context import Context
+from ocrquant.pipeline.plan_grid import grid_plans
 from ocrquant.pipeline.transcribe import write_pages
 from ocrquant.recipe import Recipe
 from ocrquant.sensitivity import measure_sensitivity
@@ -119,6 +120,7 @@ def _sensitivity(context: Context, inputs: Inputs) -> None:
         context.recipe.sensitivity,
         context.recipe.search,
         inputs,
+        grid_plans,
     )
 
 

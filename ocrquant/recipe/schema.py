@@ -84,7 +84,7 @@ class Recipe(Section):
             raise rule_broken(
                 "measured KL scores for assign.budget.max_kl",
                 "sensitivity.score gradient",
-                "set sensitivity.score to kl or both",
+                "set sensitivity.score to screened, kl or both",
             )
         if self.gate is not None and self.gate.require_equivalence and self.evaluate.equivalence is None:
             raise rule_broken(

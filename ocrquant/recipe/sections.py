@@ -106,16 +106,21 @@ class SensitivitySection(Section):
 
     Attributes:
         score: ``gradient`` (one backward pass a page), ``kl`` (one forward pass a page, group and format,
-            from the changed layer on), or both; with both, the plan follows the measured KL.
+            from the changed layer on), ``both``, with which the plan follows the measured KL, or
+            ``screened``: the KL is measured where the gradient score is large, or where what it leaves open
+            decides a plan; the other gradient scores are corrected by what was measured.
         candidates: Formats that compete with bf16.
-        num_pages: Calibration pages to score on, at least two, whose scatter is the noise of a score; all of
-            them by default.
+        num_pages: Most calibration pages to score on, at least two, whose scatter is the noise of a score;
+            all of them by default.
+        grow_pages: Begin with few pages and take twice as many until the plans that follow from the scores
+            no longer change; else `num_pages` at once.
         batch_size: Pages at once.
     """
 
-    score: Literal["gradient", "kl", "both"] = "kl"
+    score: Literal["gradient", "kl", "both", "screened"] = "screened"
     candidates: Annotated[list[Precision], AfterValidator(check_distinct)] = Field(min_length=1)
     num_pages: int | None = Field(default=None, ge=2)
+    grow_pages: bool = True
     batch_size: int = Field(default=8, ge=1)
 
     @model_validator(mode="after")

@@ -11,32 +11,36 @@ artefact.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from ocrquant.adapters import search_space
 from ocrquant.adapters.model import DocumentModel
 from ocrquant.artifacts import (
+    GrowthStep,
     KvCacheScore,
     Rounding,
     RunFolder,
     Sensitivity,
-    SensitivityRow,
 )
-from ocrquant.artifacts.sensitivity import ScoreKind
 from ocrquant.distributed import ranks
-from ocrquant.formats import FORMATS
 from ocrquant.pages import Page
 from ocrquant.recipe.sections import SearchSection, SensitivitySection
 from ocrquant.sensitivity.batches import choose_pages, plan_batches
-from ocrquant.sensitivity.candidates import Candidate, Change, RoundedCandidates, candidates_of, group_records
+from ocrquant.sensitivity.candidates import Change, RoundedCandidates, candidates_of, group_records
+from ocrquant.sensitivity.choices import ChoiceScores
 from ocrquant.sensitivity.estimates import ratio_estimate
+from ocrquant.sensitivity.growth import MAX_CHANGE, largest_change, page_counts
 from ocrquant.sensitivity.precision import in_float32
-from ocrquant.sensitivity.scorer import PageSums, Scorer
+from ocrquant.sensitivity.scorer import Scorer
+from ocrquant.sensitivity.screening import Plans, PlansOf
 from ocrquant.sensitivity.setup import RESIDENT_BYTES, environment, open_partial
 from ocrquant.simulate import apply_plan, rounded_smoothing
 
 __all__ = ["measure_sensitivity"]
 
 KV_CACHE = "kv_cache:fp8"
+
+Stopped = Literal["stable", "limit", "fixed"]
 
 
 def measure_sensitivity(
@@ -47,6 +51,7 @@ def measure_sensitivity(
     section: SensitivitySection,
     search: SearchSection,
     inputs: Mapping[str, str],
+    plans_of: PlansOf,
     *,
     resident_bytes: int = RESIDENT_BYTES,
 ) -> Sensitivity:
@@ -62,6 +67,7 @@ def measure_sensitivity(
         section: `sensitivity` of the recipe.
         search: `search` of the recipe.
         inputs: SHA-256 of everything that the stage is made from, by name.
+        plans_of: Plans that follow from scores, for budgets that are always the same.
         resident_bytes: Hidden states of a batch to keep on the device; no figure depends on it.
 
     Raises:
@@ -87,10 +93,13 @@ def measure_sensitivity(
     ):
         rounded = RoundedCandidates(rounding, weights, document)
         scorer = Scorer(document, rounded, candidates, partial, resident_bytes)
-        scorer.add(plan_batches(document, chosen, section.batch_size))
-        rows = _rows(scorer, candidates, section.score, document)
+        scores = ChoiceScores(section.score, document.map, groups, candidates, scorer, plans_of)
+        growth, stopped = _grow(scores, document, chosen, section)
+        rows = scores.rows()
         kv_cache = _kv_cache(scorer, document) if rounding.kv else []
-    sensitivity = Sensitivity(inputs=dict(inputs), groups=groups, rows=rows, kv_cache=kv_cache)
+    sensitivity = Sensitivity(
+        inputs=dict(inputs), groups=groups, rows=rows, kv_cache=kv_cache, growth=growth, stopped=stopped
+    )
     here.wait()
     if here.is_first:
         run.save(scorer.by_page(inputs))
@@ -100,39 +109,32 @@ def measure_sensitivity(
     return sensitivity
 
 
-def _rows(
-    scorer: Scorer, candidates: Sequence[Candidate], score: str, document: DocumentModel
-) -> list[SensitivityRow]:
-    found: dict[ScoreKind, dict[str, PageSums]] = {}
-    if score in ("gradient", "both"):
-        found["gradient"] = {":".join(pair): sums for pair, sums in scorer.gradients().items()}
-    if score in ("kl", "both"):
-        found["kl"] = scorer.measure(
-            {f"{c.group}:{c.precision}": Change({c.group: c.precision}) for c in candidates}
-        )
-    return [
-        _row(document, candidate, kind, sums[f"{candidate.group}:{candidate.precision}"], scorer.num_tokens())
-        for candidate in candidates
-        for kind, sums in found.items()
-    ]
-
-
-def _row(
-    document: DocumentModel, candidate: Candidate, kind: ScoreKind, sums: PageSums, num_tokens: list[int]
-) -> SensitivityRow:
-    estimate = ratio_estimate(sums, num_tokens)
-    return SensitivityRow(
-        group=candidate.group,
-        precision=candidate.precision,
-        score=kind,
-        is_measured=kind == "kl",
-        mean=estimate.mean,
-        standard_error=estimate.standard_error,
-        num_pages=len(sums),
-        num_tokens=sum(num_tokens),
-        bits_per_weight=FORMATS[candidate.precision].bits_per_weight,
-        weight_bytes=document.map.group(candidate.group).weight_bytes(candidate.precision),
-    )
+def _grow(
+    scores: ChoiceScores,
+    document: DocumentModel,
+    pages: Sequence[Page],
+    section: SensitivitySection,
+) -> tuple[list[GrowthStep], Stopped]:
+    """Scores more and more pages, until the plans that follow no longer change."""
+    scorer = scores.scorer
+    if not section.grow_pages:
+        scorer.add(plan_batches(document, pages, section.batch_size))
+        return [GrowthStep(num_pages=len(pages))], "fixed"
+    steps: list[GrowthStep] = []
+    before: Plans = {}
+    for count in page_counts(len(pages)):
+        scorer.add(plan_batches(document, pages[scorer.num_pages : count], section.batch_size))
+        found = Sensitivity(inputs={}, groups=scores.groups, rows=scores.first_rows())
+        plans = scores.plans_of(found)
+        if not steps:
+            steps.append(GrowthStep(num_pages=count))
+        else:
+            budget, change = largest_change(found, before, plans)
+            steps.append(GrowthStep(num_pages=count, regret=change, budget=budget))
+            if change <= MAX_CHANGE:
+                return steps, "stable"
+        before = plans
+    return steps, "limit"
 
 
 def _kv_cache(scorer: Scorer, document: DocumentModel) -> list[KvCacheScore]:

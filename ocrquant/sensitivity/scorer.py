@@ -18,6 +18,7 @@ from ocrquant.adapters.model import DocumentModel
 from ocrquant.artifacts import PageScoreRow, PageScores, PartialStage, ScoredPage
 from ocrquant.distributed import ranks
 from ocrquant.errors import ModelError
+from ocrquant.formats import Precision
 from ocrquant.pages import Page
 from ocrquant.progress import progress_bar
 from ocrquant.sensitivity.batches import encode, num_positions
@@ -74,9 +75,12 @@ class Scorer:
     ) -> None:
         self._document, self._rounded, self._candidates = document, rounded, candidates
         self._partial, self._resident_bytes = partial, resident_bytes
+        self._hidden_bytes = 4 * int(document.model.config.get_text_config().hidden_size)
         self._here = ranks()
         self._records = Records(partial, "scores", self._here)
         self._batches: list[list[Page]] = []
+        self._traces: dict[int, Trace] = {}
+        self._room = resident_bytes // 2
 
     def add(self, batches: Sequence[list[Page]]) -> None:
         """More pages: what is asked for from now on is of these too."""
@@ -91,11 +95,12 @@ class Scorer:
         """Judged tokens of each page; something must have been scored before."""
         return [int(n) for batch in range(len(self._batches)) for n in self._records[f"{batch}:tokens"]]
 
-    def gradients(self) -> dict[tuple[str, str], PageSums]:
+    def gradients(self) -> dict[tuple[str, Precision], PageSums]:
         """The gradient score of every candidate, by group and format."""
         self._run([], is_gradient=True)
-        keys = {(c.group, str(c.precision)): f"gradient:{c.group}:{c.precision}" for c in self._candidates}
-        return {pair: self._sums(key) for pair, key in keys.items()}
+        return {
+            (c.group, c.precision): self._sums(f"gradient:{c.group}:{c.precision}") for c in self._candidates
+        }
 
     def measure(self, changes: Mapping[str, Change]) -> dict[str, PageSums]:
         """The measured KL of every change, by the names given to them."""
@@ -150,7 +155,6 @@ class Scorer:
 
     def _units(self, changes: Sequence[tuple[str, Change]], *, is_gradient: bool) -> Iterator[_Unit]:
         """What is still to do, batch by batch, changes of neighbouring blocks together."""
-        hidden_bytes = 4 * int(self._document.model.config.get_text_config().hidden_size)
         costs = {name: self.passes(change) for name, change in changes}
         for number, batch in enumerate(self._batches):
             positions = num_positions(self._document, batch)
@@ -159,7 +163,7 @@ class Scorer:
                     yield _Unit(number, (), GRADIENT_PASSES * positions)
                 continue
             names = [name for name, _ in changes if f"{number}:kl:{name}" not in self._records]
-            size = max(1, min(MAX_CHANGES, CARRIED_BYTES // (positions * hidden_bytes)))
+            size = max(1, min(MAX_CHANGES, CARRIED_BYTES // (positions * self._hidden_bytes)))
             for first in range(0, len(names), size):
                 chunk = tuple(names[first : first + size])
                 yield _Unit(number, chunk, positions * sum(costs[name] for name in chunk))
@@ -168,8 +172,21 @@ class Scorer:
         return len(unit.changes or self._candidates) * len(self._batches[unit.batch])
 
     def _trace(self, number: int) -> Trace:
-        hidden = HiddenStates(self._partial, self._resident_bytes, f"input-{self._here.index}")
-        return trace_batch(self._document, encode(self._document, self._batches[number]), hidden)
+        """What the unquantized model sees in a batch: kept for later rounds as far as memory allows."""
+        if number in self._traces:
+            return self._traces[number]
+        batch = self._batches[number]
+        num_states = self._document.map.num_blocks + 1
+        num_bytes = num_states * num_positions(self._document, batch) * self._hidden_bytes
+        is_kept = num_bytes <= self._room
+        # What is not kept may spill, and the next batch writes over it.
+        name = f"input-{self._here.index}" + (f"-{number}" if is_kept else "")
+        hidden = HiddenStates(self._partial, num_bytes if is_kept else self._resident_bytes // 2, name)
+        trace = trace_batch(self._document, encode(self._document, batch), hidden)
+        if is_kept:
+            self._traces[number] = trace
+            self._room -= num_bytes
+        return trace
 
     def _scores(self, trace: Trace, unit: _Unit, changes: Mapping[str, Change]) -> dict[str, PageSums]:
         if not unit.changes:
@@ -177,7 +194,7 @@ class Scorer:
             sums = gradient_sums(trace, self._candidates, self._rounded, ids)
             found = {self._gradient_key(unit.batch, c): sums[c.group, c.precision] for c in self._candidates}
         else:
-            carried = HiddenStates(self._partial, self._resident_bytes, f"carried-{self._here.index}")
+            carried = HiddenStates(self._partial, self._resident_bytes // 2, f"carried-{self._here.index}")
             some = [changes[name] for name in unit.changes]
             measured = divergences(trace, some, self._rounded, carried)
             found = {f"{unit.batch}:kl:{name}": s for name, s in zip(unit.changes, measured, strict=True)}

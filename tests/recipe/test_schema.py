@@ -67,7 +67,7 @@ def test_budget_is_exactly_one_positive_limit(budget):
 def test_kl_budget_needs_measured_scores():
     values = data(sensitivity={"score": "gradient"})
     values["assign"] = {"budget": {"max_kl": 0.1}}
-    with pytest.raises(RecipeError, match="set sensitivity.score to kl or both"):
+    with pytest.raises(RecipeError, match="set sensitivity.score to screened, kl or both"):
         build_recipe(values, "r.yaml")
     values["sensitivity"]["score"] = "both"
     assert build_recipe(values, "r.yaml").assign.budget.value == 0.1

@@ -8,6 +8,7 @@ import torch
 from ocrquant.adapters.model import load_model
 from ocrquant.artifacts import Rounding, RunFolder, Sensitivity
 from ocrquant.formats import Precision
+from ocrquant.pipeline.plan_grid import grid_plans
 from ocrquant.recipe.sections import SearchSection, SensitivitySection
 from ocrquant.sensitivity import measure_sensitivity
 
@@ -27,7 +28,9 @@ def score(tmp_path, rounded_run, pages):
             shutil.copytree(rounded_run[0], path, ignore=shutil.ignore_patterns(".lock", ".partial"))
         with RunFolder.open(path, recipe_digest="0" * 64, recipe_text="{}") as run:
             rounding = run.load(Rounding)
-            found = measure_sensitivity(run, document, pages, rounding, SECTION, SearchSection(), {})
+            found = measure_sensitivity(
+                run, document, pages, rounding, SECTION, SearchSection(), {}, grid_plans
+            )
         return found, (path / Sensitivity.FILE_NAME).read_bytes()
 
     return run_stage

@@ -8,8 +8,9 @@ import torch
 from ocrquant.artifacts import Journal, PageScores, Rounding, RunFolder, Sensitivity
 from ocrquant.errors import ModelError, PatternError
 from ocrquant.formats import FORMATS, Precision
+from ocrquant.pipeline.plan_grid import grid_plans
 from ocrquant.recipe.sections import SearchSection, SensitivitySection
-from ocrquant.sensitivity import measure_sensitivity, scorer
+from ocrquant.sensitivity import growth, measure, measure_sensitivity, scorer
 
 BF16, FP8, NVFP4 = Precision.BF16, Precision.FP8, Precision.NVFP4
 INPUTS = {"rounding": "1" * 64}
@@ -28,7 +29,7 @@ def score(document, pages):
     """Runs the stage in a folder and returns its artefact."""
 
     def run_stage(path, *, search=None, resident_bytes=1 << 30, **section):
-        values = {"score": "both", "candidates": [NVFP4, FP8], "batch_size": 3} | section
+        values = {"score": "both", "candidates": [NVFP4, FP8], "batch_size": 3, "grow_pages": False} | section
         with RunFolder.open(path, recipe_digest="0" * 64, recipe_text="{}") as run:
             return measure_sensitivity(
                 run,
@@ -38,6 +39,7 @@ def score(document, pages):
                 SensitivitySection(**values),
                 SearchSection(**(search or {})),
                 INPUTS,
+                grid_plans,
                 resident_bytes=resident_bytes,
             )
 
@@ -166,6 +168,43 @@ def test_half_a_stage_of_other_inputs_is_not_continued(folder, score, monkeypatc
     monkeypatch.setitem(INPUTS, "rounding", "2" * 64)
     found = score(folder, score="kl", num_pages=2)
     assert len(counted) % (len(found.rows) + 1) == 0  # all groups and formats, and the cache
+
+
+def test_screened_scores_are_measured_or_corrected_gradients(folder, score, counted):
+    found = score(folder, score="screened", num_pages=4)
+    by_kind = {
+        kind: {(row.group, row.precision): row for row in found.rows if row.score == kind}
+        for kind in ("gradient", "screened")
+    }
+    assert by_kind["gradient"].keys() == by_kind["screened"].keys()
+    assert len(found.rows) == 2 * len(by_kind["gradient"])
+    measured = {choice for choice, row in by_kind["screened"].items() if row.is_measured}
+    asked = {choice for change in counted for choice in change.groups.items()}
+    assert measured == asked
+    assert 0 < len(measured) < len(by_kind["gradient"])
+    kl = {(row.group, row.precision): row for row in score(folder, score="kl", num_pages=4).rows}
+    for choice in measured:
+        assert by_kind["screened"][choice].mean == kl[choice].mean
+    for choice in kl.keys() - measured:
+        row = by_kind["screened"][choice]
+        assert row.mean == pytest.approx(kl[choice].mean, rel=2.0)
+        assert row.standard_error > by_kind["gradient"][choice].standard_error / 10
+    assert found.plan_score == "screened"
+
+
+def test_pages_grow_until_plans_no_longer_change(folder, score, monkeypatch):
+    monkeypatch.setattr(growth, "FIRST_PAGES", 2)
+    monkeypatch.setattr(measure, "MAX_CHANGE", 1e9)
+    early = score(folder, grow_pages=True)
+    assert (early.stopped, [step.num_pages for step in early.growth]) == ("stable", [2, 4])
+    assert early.growth[0].regret is None
+    assert {row.num_pages for row in early.rows} == {cache.num_pages for cache in early.kv_cache} == {4}
+    monkeypatch.setattr(measure, "MAX_CHANGE", -1.0)
+    whole = score(folder, grow_pages=True, score="gradient")
+    assert (whole.stopped, [step.num_pages for step in whole.growth]) == ("limit", [2, 4, 6])
+    assert {row.num_pages for row in whole.rows} == {6}
+    fixed = score(folder, score="gradient")
+    assert (fixed.stopped, [step.num_pages for step in fixed.growth]) == ("fixed", [6])
 
 
 def test_cache_of_keys_and_values_is_scored(folder, score):
