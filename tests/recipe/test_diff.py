@@ -70,7 +70,7 @@ def test_diff_ends_as_diff_does(tmp_path: Path):
         app, ["recipe", "diff", *(str(GENERAL / f"{n}.yaml") for n in ("fp8-mixed", "ci-gate"))]
     )
     assert other.exit_code == 1
-    assert 'sensitivity.score: "gradient" -> "kl"' in other.output.splitlines()
+    assert 'sensitivity.score: "gradient" -> "screened"' in other.output.splitlines()
 
 
 def test_show_prints_what_loads_again_and_a_run_folder_is_a_recipe(tmp_path: Path):
