@@ -26,7 +26,7 @@ class Entry:
 
 BENCHMARKS: Mapping[str, Entry] = MappingProxyType(
     {
-        name: Entry(f"ocrquant.bench.{name}", summary, name not in ("correctness", "soak"))
+        name: Entry(f"ocrquant.bench.{name.replace('-', '_')}", summary, name not in ("correctness", "soak"))
         for name, summary in {
             "serving": "pages through the engine and through transformers: tokens/s and time to first token",
             "layer": "linears of one decoder layer of Qwen3.5-9B shape in bf16, FP8 and NVFP4",
@@ -36,6 +36,7 @@ BENCHMARKS: Mapping[str, Entry] = MappingProxyType(
             "correctness": "greedy text of the engine against transformers, of a batch against one by one",
             "soak": "thousands of requests with cancellations, a full queue and preemptions",
             "workers": "pages prepared by worker processes beside the engine, by number of workers",
+            "cost-table": "times of every product of a model in every format, for a plan's budget of time",
             "vision": "the vision tower on a batch packed into one sequence and image by image",
         }.items()
     }
