@@ -134,8 +134,6 @@ for _stage, _text in {
     "statistics": "Run up to the activation statistics.",
     "rounding": "Run up to the rounded weights of every group in every format.",
     "sensitivity": "Run up to the scores of every group in every format.",
-    "assign": "Run up to the plan. Another budget (--set assign.budget.bits_per_weight=5 --adopt) scores "
-    "nothing again.",
     "export": "Run up to the checkpoint.",
     "evaluate": "Run up to the report.",
 }.items():
@@ -157,6 +155,41 @@ def export_as(
 
     server = None if target is None else Target.parse(target)
     print(convert_checkpoint(checkpoint, out, target=server, file_format=file_format).name)
+
+
+@app.command()
+@reported
+def assign(
+    source: Annotated[Path, typer.Argument(metavar="RECIPE|RUN", help="YAML recipe, or a run folder.")],
+    overrides: Overrides = None,
+    device: Device = None,
+    adopt: Adopt = False,
+    bits: Annotated[float | None, typer.Option(help="Budget: bits a weight.")] = None,
+    num_bytes: Annotated[int | None, typer.Option("--bytes", help="Budget: bytes of the weights.")] = None,
+    max_kl: Annotated[float | None, typer.Option(help="Budget: predicted KL, nats a token.")] = None,
+    step_us: Annotated[float | None, typer.Option(help="Budget: us of a step on assign.target.")] = None,
+    layer: Annotated[
+        str | None, typer.Option("--explain", metavar="LAYER", help="Say in words why it has its format.")
+    ] = None,
+    write: Annotated[
+        bool, typer.Option("--write", help="Put the plan into the run folder; a recipe always does.")
+    ] = False,
+) -> None:
+    """Run a recipe up to its plan; of a run folder, say what another budget gives. Scores nothing again."""
+    from ocrquant.assign.replan import budget_override, explain_run, replan
+
+    limits = {"bits_per_weight": bits, "weight_bytes": num_bytes, "max_kl": max_kl, "step_us": step_us}
+    given = [*(overrides or ()), *budget_override(limits)]
+    if source.is_dir():
+        print(replan(source, given, layer=layer))
+    else:
+        _run(source, given, device, adopt, "assign")
+    if write and source.is_dir():
+        from ocrquant.pipeline.adopt import write_plan
+
+        print(write_plan(source, given))
+    if layer is not None and not source.is_dir():
+        print(explain_run(source, given, layer))
 
 
 @app.command()

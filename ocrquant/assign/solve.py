@@ -97,7 +97,22 @@ def solve(
     if selection is None:
         raise _unreachable(problem, kind, value, solver)
     plan = selected_plan(problem, selection)
+    if plan.gap and problem.rows:
+        plan = _best_of(problem, plan, budget, limit, baselines or {})
     check_plan(problem, plan, kind, limit, baselines or {})
+    return plan
+
+
+def _best_of(
+    problem: Problem, plan: Plan, budget: _Budget, limit: int, baselines: Mapping[str, Precisions]
+) -> Plan:
+    """The plan of a search that was stopped, or a baseline that fits and is better."""
+    for precisions in baselines.values():
+        totals = problem.totals(precisions)
+        gain = getattr(plan.totals, budget.objective) - getattr(totals, budget.objective)
+        is_fitting = getattr(totals, budget.resource) <= limit and not problem.broken_limits(precisions)
+        if is_fitting and gain > 0:
+            plan = Plan(dict(sorted(precisions.items())), totals, max(0, plan.gap - gain))
     return plan
 
 

@@ -17,6 +17,7 @@ from ocrquant.artifacts import (
     Sensitivity,
 )
 from ocrquant.evaluate.gate import FEW_DOCUMENTS, gate_notes
+from ocrquant.evaluate.plan_notes import plan_notes
 from ocrquant.evaluate.verdict import equivalence_notes
 from ocrquant.evaluate.words import (
     KIND_NAMES,
@@ -49,6 +50,7 @@ def report_notes(
     base = arms[0]
     plan = next((arm for arm in arms if arm.name == "plan"), base)
     notes = _loss(plan, sensitivity, assignment, pareto)
+    notes += plan_notes(assignment)
     notes += [note for item in comparisons if item.kind is None for note in _not_better(item)]
     notes += gate_notes(gate)
     notes += equivalence_notes(equivalence)

@@ -61,6 +61,21 @@ def test_the_whole_way_then_nothing_then_another_budget(
     assert 6.5 < Assignment.load(folder).bits_per_weight <= 9
 
 
+def test_a_repair_is_measured_on_whole_plans_and_comes_to_the_same_again(write_recipe: WriteRecipe):
+    repaired = {"budget": {"bits_per_weight": 6.5}, "repair": {"max_measurements": 3}}
+    path = write_recipe(assign=repaired)
+    folder = run_recipe(load_recipe(path), until="assign")
+    plan = Assignment.load(folder)
+    assert plan.repair is not None
+    assert plan.repair.num_measurements == 3
+    assert plan.repair.after.measured <= plan.repair.before.measured
+    assert plan.bits_per_weight <= 6.5
+    text = (folder / Assignment.FILE_NAME).read_text()
+    (folder / Assignment.FILE_NAME).unlink()
+    run_recipe(load_recipe(path), until="assign")
+    assert (folder / Assignment.FILE_NAME).read_text() == text
+
+
 def test_an_edited_plan_is_what_is_exported(write_recipe: WriteRecipe):
     path = write_recipe()
     folder = run_recipe(load_recipe(path), until="assign")
