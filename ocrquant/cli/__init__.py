@@ -6,16 +6,14 @@ is quick.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
-from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from ocrquant import __version__
-from ocrquant.errors import OcrQuantError
+from ocrquant.cli.options import Adopt, Device, Overrides, RecipeFile, RecipeOrRun, Server, reported
+from ocrquant.cli.planning import assign
 
 app = typer.Typer(
     name="ocrquant",
@@ -28,40 +26,6 @@ pages_app = typer.Typer(help="Make pages out of your own documents.", no_args_is
 app.add_typer(pages_app, name="pages")
 recipe_app = typer.Typer(help="Look at recipes as they are resolved.", no_args_is_help=True)
 app.add_typer(recipe_app, name="recipe")
-
-RecipeFile = Annotated[Path, typer.Argument(metavar="RECIPE", help="YAML recipe; see recipes/README.md.")]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Replace a value of the recipe; may be repeated."),
-]
-Device = Annotated[str | None, typer.Option(metavar="DEVICE", help="auto, cpu, cuda or cuda:N.")]
-Server = Annotated[
-    str | None,
-    typer.Option(metavar="SERVER", help="Who will read it: vllm, sglang or tensorrt-llm, also ==VERSION."),
-]
-Adopt = Annotated[
-    bool, typer.Option("--adopt", help="Go on in a run folder of another recipe: redo what differs.")
-]
-
-
-def reported(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Turn an `OcrQuantError` into its one line on stderr and its exit code."""
-
-    @wraps(command)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        from ocrquant.env import check_environment
-
-        try:
-            check_environment()
-            return command(*args, **kwargs)
-        except OcrQuantError as error:
-            print(f"error: {error}", file=sys.stderr)
-            raise typer.Exit(error.exit_code) from None
-        except KeyboardInterrupt:
-            print("interrupted; run the same command again to go on", file=sys.stderr)
-            raise typer.Exit(130) from None
-
-    return wrapper
 
 
 def _print_version(value: bool) -> None:
@@ -157,39 +121,7 @@ def export_as(
     print(convert_checkpoint(checkpoint, out, target=server, file_format=file_format).name)
 
 
-@app.command()
-@reported
-def assign(
-    source: Annotated[Path, typer.Argument(metavar="RECIPE|RUN", help="YAML recipe, or a run folder.")],
-    overrides: Overrides = None,
-    device: Device = None,
-    adopt: Adopt = False,
-    bits: Annotated[float | None, typer.Option(help="Budget: bits a weight.")] = None,
-    num_bytes: Annotated[int | None, typer.Option("--bytes", help="Budget: bytes of the weights.")] = None,
-    max_kl: Annotated[float | None, typer.Option(help="Budget: predicted KL, nats a token.")] = None,
-    step_us: Annotated[float | None, typer.Option(help="Budget: us of a step on assign.target.")] = None,
-    layer: Annotated[
-        str | None, typer.Option("--explain", metavar="LAYER", help="Say in words why it has its format.")
-    ] = None,
-    write: Annotated[
-        bool, typer.Option("--write", help="Put the plan into the run folder; a recipe always does.")
-    ] = False,
-) -> None:
-    """Run a recipe up to its plan; of a run folder, say what another budget gives. Scores nothing again."""
-    from ocrquant.assign.replan import budget_override, explain_run, replan
-
-    limits = {"bits_per_weight": bits, "weight_bytes": num_bytes, "max_kl": max_kl, "step_us": step_us}
-    given = [*(overrides or ()), *budget_override(limits)]
-    if source.is_dir():
-        print(replan(source, given, layer=layer))
-    else:
-        _run(source, given, device, adopt, "assign")
-    if write and source.is_dir():
-        from ocrquant.pipeline.adopt import write_plan
-
-        print(write_plan(source, given))
-    if layer is not None and not source.is_dir():
-        print(explain_run(source, given, layer))
+app.command()(assign)
 
 
 @app.command()
@@ -325,9 +257,6 @@ def make(
 
     summary = make_pages(pdfs, out, dpis=dpi or DEFAULT_DPIS, seed=seed, max_crops=max_crops)
     print(json.dumps(asdict(summary), indent=1))
-
-
-RecipeOrRun = Annotated[Path, typer.Argument(metavar="RECIPE", help="YAML recipe, or a run folder.")]
 
 
 @recipe_app.command("show")
