@@ -140,6 +140,22 @@ class PartialStage:
         path = self._folder / f"{name}.safetensors"
         return load_file(path) if path.is_file() else None
 
+    def has(self, name: str) -> bool:
+        """Whether a name holds tensors."""
+        return (self._folder / f"{name}.safetensors").is_file()
+
+    def remove(self, name: str) -> None:
+        """Forgets what a name holds, if anything.
+
+        Raises:
+            OutputError: The file cannot be deleted.
+        """
+        path = self._folder / f"{name}.safetensors"
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise output_error(path, error) from error
+
     def names(self) -> list[str]:
         """Names that hold tensors, sorted."""
         return sorted(path.stem for path in self._folder.glob("*.safetensors"))

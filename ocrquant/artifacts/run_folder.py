@@ -1,7 +1,7 @@
-"""The folder of one run: one recipe, one process at a time, and the question whether a stage is up to date.
+"""The folder of one run: one recipe, one command at a time, and the question whether a stage is up to date.
 
-Knows artefacts by their class and inputs by their digests. Does not know the order of the stages, nor what a
-recipe
+Where several processes share a run, the first of them holds the folder and writes what belongs to all. Knows
+artefacts by their class and inputs by their digests. Does not know the order of the stages, nor what a recipe
 says: it compares two of them key by key only to say where they differ.
 """
 
@@ -20,6 +20,7 @@ from ocrquant.artifacts.atomic import output_error, remove_temporaries, write_by
 from ocrquant.artifacts.base import Artifact, FileRecord
 from ocrquant.artifacts.digests import DigestCache, sha256_bytes, sha256_file
 from ocrquant.artifacts.resume import Journal, PartialStage
+from ocrquant.distributed import ranks
 from ocrquant.errors import RunFolderError
 
 __all__ = ["RunFolder"]
@@ -44,7 +45,8 @@ class RunFolder:
 
     def __init__(self, path: Path, lock: FileLock) -> None:
         self.path = path
-        self.digests = DigestCache(path / _PARTIAL / "digests.json")
+        number = ranks().index
+        self.digests = DigestCache(path / _PARTIAL / f"digests{f'-{number}' if number else ''}.json")
         self._lock = lock
 
     @classmethod
@@ -52,6 +54,8 @@ class RunFolder:
         cls, path: Path | str, *, recipe_digest: str, recipe_text: str, adopt: bool = False
     ) -> RunFolder:
         """Opens the folder, making it where it is missing, and locks it.
+
+        Of several processes that share a run the first does so; the others come after it.
 
         Args:
             path: The folder.
@@ -64,8 +68,15 @@ class RunFolder:
                 it.
             OutputError: The folder is not writable.
         """
-        path = Path(path)
-        lock = FileLock(path / _LOCK)
+        with ranks().first_goes_ahead():
+            path = Path(path)
+            lock = FileLock(path / _LOCK)
+            if ranks().is_first:
+                cls._take(path, lock, recipe_digest, recipe_text, adopt=adopt)
+            return cls(path, lock)
+
+    @staticmethod
+    def _take(path: Path, lock: FileLock, recipe_digest: str, recipe_text: str, *, adopt: bool) -> None:
         try:
             path.mkdir(parents=True, exist_ok=True)
             _check_foreign(path)
@@ -85,7 +96,6 @@ class RunFolder:
         except BaseException:
             lock.release()
             raise
-        return cls(path, lock)
 
     def close(self) -> None:
         """Gives the lock back."""
@@ -129,10 +139,12 @@ class RunFolder:
     def save(self, artifact: Artifact) -> Path:
         """Writes an artefact atomically; files that belong to it must be there before.
 
+        Of several processes that share a run the first does so.
+
         Raises:
             OutputError: The folder is not writable or the disk is full.
         """
-        return artifact.save(self.path)
+        return artifact.save(self.path) if ranks().is_first else self.path / artifact.FILE_NAME
 
     def save_tensors(self, name: str, tensors: Mapping[str, Any]) -> FileRecord:
         """Writes a safetensors file atomically and returns the record for the artefact that it belongs to.
@@ -170,6 +182,8 @@ class RunFolder:
         Raises:
             OutputError: The file cannot be written.
         """
+        if not ranks().is_first:
+            return
         record = {"stage": stage, "seconds": round(seconds, 3), **counts}
         Journal(self.path / "timings.jsonl").append(record)
 

@@ -7,13 +7,13 @@ pages; knows no activation.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from ocrquant.adapters.model import DocumentModel, Encoded, PageInput
 from ocrquant.errors import PagesError, SplitError
 from ocrquant.pages import Page, page_image
 
-__all__ = ["encoded_batches", "plan_batches", "split_held_back"]
+__all__ = ["encode_batch", "plan_batches", "split_held_back"]
 
 
 def plan_batches(pages: Sequence[Page], batch_size: int) -> list[list[Page]]:
@@ -41,23 +41,15 @@ def split_held_back(pages: Sequence[Page], num_held_back_pages: int) -> tuple[li
     return order[num_held_back_pages:], order[:num_held_back_pages]
 
 
-def encoded_batches(
-    document: DocumentModel, batches: Sequence[Sequence[Page]], *, first: int = 0
-) -> Iterator[tuple[int, Encoded]]:
-    """Number of each batch and its tensors; images are decoded one batch at a time.
-
-    Args:
-        document: The model, which says how pages become tensors.
-        batches: All batches.
-        first: Batch to begin with.
+def encode_batch(document: DocumentModel, pages: Sequence[Page]) -> Encoded:
+    """The tensors of a batch; images are decoded here.
 
     Raises:
         PagesError: A page has no text: neither truth nor the model's own transcription.
         ImageError: An image cannot be read.
         PageSizeError: A page exceeds the context of the model.
     """
-    for number in range(first, len(batches)):
-        yield number, document.encode([_input(page) for page in batches[number]])
+    return document.encode([_input(page) for page in pages])
 
 
 def _input(page: Page) -> PageInput:

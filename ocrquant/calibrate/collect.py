@@ -1,20 +1,20 @@
 """Collects, at some sites at once, what rounding needs to know of activations: a Hessian and samples of rows.
 
-Which rows are sampled depends on the pages alone. Sites are taken in waves that fit into a given memory; each
-wave is one pass over the pages. Knows no format.
+Which rows are sampled depends on the pages alone. Sites of a block are taken in waves that fit into a given
+memory; each wave takes all pages through that block. Knows no format.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from ocrquant.adapters.model import DocumentModel, Encoded
-from ocrquant.calibrate.batching import encoded_batches
-from ocrquant.calibrate.sites import Positions, Site, forward, positions_of, watch_inputs
+from ocrquant.calibrate.passes import DecoderPasses
+from ocrquant.calibrate.sites import Positions, Site, positions_of, watch_inputs
 from ocrquant.pages import Page
 from ocrquant.rounding import Rows
 
@@ -36,9 +36,18 @@ class PageSplit:
     held_back: list[list[Page]]
 
     @property
-    def num_pages(self) -> int:
-        """Pages of both."""
-        return sum(map(len, (*self.fit, *self.held_back)))
+    def batches(self) -> list[list[Page]]:
+        """All batches, those to fit on first."""
+        return [*self.fit, *self.held_back]
+
+    def place(self, number: int) -> tuple[int, int]:
+        """Of which part a batch is, 0 to fit on and 1 to judge on, and its number in it."""
+        return (0, number) if number < len(self.fit) else (1, number - len(self.fit))
+
+    def quota(self, part: int) -> int:
+        """Rows of each kind of position to take from each page of a part."""
+        batches, num_rows = ((self.fit, _FIT_ROWS), (self.held_back, _HELD_BACK_ROWS))[part]
+        return -(-num_rows // 2 // max(1, sum(map(len, batches))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +102,7 @@ class _Sample:
 def waves(sites: Sequence[Site], device: torch.device) -> list[list[Site]]:
     """Consecutive sites whose Hessians and samples fit into memory together; each has at least one.
 
-    Results do not depend on the cut, only how often the pages go through the model.
+    Results do not depend on the cut, only how often the pages go through the block.
     """
     limit = _WAVE_BYTES
     if device.type == "cuda":
@@ -112,56 +121,57 @@ def waves(sites: Sequence[Site], device: torch.device) -> list[list[Site]]:
 
 def collect(
     document: DocumentModel,
+    passes: DecoderPasses,
+    step: int,
     sites: Sequence[Site],
     split: PageSplit,
     balances: Mapping[str, Balance],
-    advance: Callable[[int], None],
+    *,
+    keep: bool,
 ) -> dict[str, Collected]:
-    """Runs all pages through the model once.
+    """Takes all pages through one block.
 
     Args:
         document: The model.
-        sites: Sites to look at, in the order of the forward pass.
+        passes: The pages on their way, those to fit on first.
+        step: Index of the block; the number of blocks for the head.
+        sites: Sites in it to look at, perhaps none.
         split: The pages.
         balances: Name of a site -> weight of its positions in the Hessian.
-        advance: Told the number of pages just finished.
+        keep: Whether the following block will be asked for.
 
     Returns:
         Name of a site -> what was found.
 
     Raises:
-        PagesError: A page has no text.
-        ImageError: An image cannot be read.
-        PageSizeError: A page exceeds the context of the model.
+        OutputError: The disk is full.
     """
     device = document.device
     hessians = {s.name: torch.zeros(s.in_features, s.in_features, device=device) for s in sites}
     samples = {site.name: (_Sample(), _Sample()) for site in sites}
-    halves = ((split.fit, _FIT_ROWS), (split.held_back, _HELD_BACK_ROWS))
-    for part, (batches, num_rows) in enumerate(halves):
-        quota = -(-num_rows // 2 // max(1, sum(map(len, batches))))
-        for number, encoded in encoded_batches(document, batches):
-            everything = {head: positions_of(encoded, is_head=head) for head in (False, True)}
-            chosen = {
-                head: _chosen(positions, encoded, quota, seed=2 * number + part)
-                for head, positions in everything.items()
-            }
+    for number in range(len(split.batches)):
+        encoded, part, place = passes.batch(number), *split.place(number)
+        everything = {head: positions_of(encoded, is_head=head) for head in (False, True)}
+        quota = split.quota(part)
+        chosen = {
+            head: _chosen(positions, encoded, quota, seed=2 * place + part)
+            for head, positions in everything.items()
+        }
 
-            def observe(
-                site: Site,
-                x: Tensor,
-                part: int = part,
-                all_: dict[bool, Positions] = everything,
-                chosen: dict[bool, Positions] = chosen,
-            ) -> None:
-                flat = x.flatten(0, 1)
-                samples[site.name][part].add(flat, chosen[site.is_head])
-                if part == 0:
-                    _add_moments(hessians[site.name], flat, all_[site.is_head], balances[site.name])
+        def observe(
+            site: Site,
+            x: Tensor,
+            part: int = part,
+            all_: dict[bool, Positions] = everything,
+            chosen: dict[bool, Positions] = chosen,
+        ) -> None:
+            flat = x.flatten(0, 1)
+            samples[site.name][part].add(flat, chosen[site.is_head])
+            if part == 0:
+                _add_moments(hessians[site.name], flat, all_[site.is_head], balances[site.name])
 
-            with watch_inputs(document, sites, observe):
-                forward(document, encoded)
-            advance(len(batches[number]))
+        with watch_inputs(document, sites, observe):
+            passes.run(step, encoded, number, keep=keep)
     return {
         site.name: Collected(
             hessians[site.name], *(s.rows(site.in_features, device) for s in samples[site.name])

@@ -1,6 +1,7 @@
 """Finished sites of the rounding stage on disk, and the one file that they are joined into.
 
-Knows how to survive a kill and to hold one site in memory at a time. Does not know what a tensor means.
+Knows how to survive a kill, to hold one site in memory at a time, and to put together what several processes
+found. Does not know what a tensor means.
 """
 
 from __future__ import annotations
@@ -23,13 +24,20 @@ class SiteStore:
 
     Args:
         partial: Folder of the stage; what it already holds is taken over.
+        index: Which process this is: each has a journal of its own, and reads all when it begins.
     """
 
-    def __init__(self, partial: PartialStage) -> None:
+    def __init__(self, partial: PartialStage, index: int = 0) -> None:
         self._partial = partial
-        self._journal = partial.journal("sites")
-        self._records = {str(record["site"]): record for record in self._journal.read()}
+        self._journal = partial.journal(f"sites-{index}")
+        self._records: dict[str, dict[str, Any]] = {}
+        self.refresh()
         self._read: tuple[str, dict[str, Tensor]] = ("", {})
+
+    def refresh(self) -> None:
+        """Takes over what other processes have finished."""
+        for journal in self._partial.journals("sites-"):
+            self._records |= {str(record["site"]): record for record in journal.read()}
 
     @property
     def done(self) -> frozenset[str]:
@@ -52,15 +60,19 @@ class SiteStore:
         """Entries of the records under a key, site by site."""
         return [item for site in sites for item in self._records[site][key]]
 
-    def write(self, path: Path) -> FileRecord:
+    def write(self, path: Path, sites: Sequence[str]) -> FileRecord:
         """Joins the tensors of all sites into one safetensors file, atomically.
+
+        Args:
+            path: The file.
+            sites: The sites in the order of the model.
 
         Raises:
             OutputError: The folder is not writable or the disk is full.
         """
         owner, specs = {}, []
-        for site, record in self._records.items():
-            for name, dtype, shape in record["tensors"]:
+        for site in sites:
+            for name, dtype, shape in self._records[site]["tensors"]:
                 owner[name] = site
                 specs.append(TensorSpec(name, dtype, tuple(shape)))
         [shard] = plan_shards(specs, max_shard_bytes=sum(spec.num_bytes for spec in specs))

@@ -1,8 +1,8 @@
 """Where activations are observed: one site for all linears that read one tensor, and hooks on it.
 
 Knows the structure of a model by its `ModelMap` and the hooks of torch. Does not know what is done with an
-activation, nor which pages it comes from. Nothing is traced, so custom code in a vision encoder does not
-matter.
+activation, nor which pages it comes from, nor who runs the model. Nothing is traced, so custom code in a
+vision encoder does not matter.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ocrquant.adapters import Group, ModelMap, NormFold
 from ocrquant.adapters.model import DocumentModel, Encoded
 
-__all__ = ["Positions", "Site", "forward", "positions_of", "sites_of", "watch_caches", "watch_inputs"]
+__all__ = ["Positions", "Site", "positions_of", "sites_of", "watch_caches", "watch_inputs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,11 @@ class Site:
     def in_features(self) -> int:
         """Width of the tensor."""
         return self.groups[0].in_features
+
+    @property
+    def block(self) -> int | None:
+        """Decoder block that it is in; None for the head."""
+        return self.groups[0].block
 
 
 def sites_of(model_map: ModelMap) -> list[Site]:
@@ -83,26 +88,14 @@ def positions_of(encoded: Encoded, *, is_head: bool) -> Positions:
     return Positions(*(mask.flatten().nonzero().squeeze(1) for mask in (text, image)))
 
 
-class _EnoughError(Exception):
-    """Ends a forward pass once the last site was seen: what follows, logits above all, is not needed."""
-
-
 @contextmanager
 def watch_inputs(
     document: DocumentModel, sites: Sequence[Site], observe: Callable[[Site, Tensor], None]
 ) -> Iterator[None]:
-    """Calls ``observe(site, x)`` with every input x [B, T, in] of each site during `forward`.
-
-    The pass ends at the last site, so `sites` come in the order of the forward pass.
-    """
+    """Calls ``observe(site, x)`` with every input x [B, T, in] of each site while the model runs."""
 
     def hook_of(site: Site) -> Callable[[nn.Module, tuple[Any, ...]], None]:
-        def hook(module: nn.Module, arguments: tuple[Any, ...]) -> None:
-            observe(site, arguments[0])
-            if site is sites[-1]:
-                raise _EnoughError
-
-        return hook
+        return lambda module, arguments: observe(site, arguments[0])
 
     with ExitStack() as stack:
         for site in sites:
@@ -123,8 +116,10 @@ class _CacheProbe:
 
 
 @contextmanager
-def watch_caches(document: DocumentModel, observe: Callable[[str, Tensor, Tensor], None]) -> Iterator[None]:
-    """Calls ``observe(attention, keys, values)`` with what each full-attention layer caches during `forward`.
+def watch_caches(
+    document: DocumentModel, names: Sequence[str], observe: Callable[[str, Tensor, Tensor], None]
+) -> Iterator[None]:
+    """Calls ``observe(attention, keys, values)`` with what full-attention layers cache while the model runs.
 
     Keys [B, heads, T, head_dim] come after their norm and rotary embedding.
     """
@@ -139,16 +134,7 @@ def watch_caches(document: DocumentModel, observe: Callable[[str, Tensor, Tensor
         return hook
 
     with ExitStack() as stack:
-        for name in document.map.kv_attention:
+        for name in names:
             handle = document.module(name).register_forward_pre_hook(hook_of(name), with_kwargs=True)
             stack.callback(handle.remove)
         yield
-
-
-@torch.no_grad()
-def forward(document: DocumentModel, encoded: Encoded) -> None:
-    """One teacher-forced pass, for the sake of the hooks."""
-    try:
-        document.logits(encoded)
-    except _EnoughError:
-        return

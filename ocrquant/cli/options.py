@@ -34,20 +34,26 @@ RecipeOrRun = Annotated[Path, typer.Argument(metavar="RECIPE", help="YAML recipe
 
 
 def reported(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Turn an `OcrQuantError` into its one line on stderr and its exit code."""
+    """Turn an `OcrQuantError` into its one line on stderr and its exit code.
+
+    Of several processes that share a run all have the error, and the first one prints it.
+    """
 
     @wraps(command)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
+        from ocrquant.distributed import is_first_process
         from ocrquant.env import check_environment
 
         try:
             check_environment()
             return command(*args, **kwargs)
         except OcrQuantError as error:
-            print(f"error: {error}", file=sys.stderr)
+            if is_first_process():
+                print(f"error: {error}", file=sys.stderr)
             raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt:
-            print("interrupted; run the same command again to go on", file=sys.stderr)
+            if is_first_process():
+                print("interrupted; run the same command again to go on", file=sys.stderr)
             raise typer.Exit(130) from None
 
     return wrapper

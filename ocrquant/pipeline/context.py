@@ -23,7 +23,7 @@ from ocrquant.adapters import (
     search_space,
 )
 from ocrquant.artifacts import PageSet, RunFolder, sha256_data
-from ocrquant.distributed import ranks
+from ocrquant.distributed import local_index, ranks
 from ocrquant.pages import Page, from_record, load_pages, page_digest
 from ocrquant.pipeline.memory import choose_residency
 from ocrquant.recipe import Recipe
@@ -66,8 +66,11 @@ class Context:
 
     @cached_property
     def place(self) -> torch.device:
-        """The device of the run."""
-        return resolve_device(self.device or self.recipe.device)
+        """The device of this process: each of several on a machine has a GPU of its own."""
+        place = resolve_device(self.device or self.recipe.device)
+        if place.type == "cuda" and ranks().count > 1:
+            return resolve_device(f"cuda:{local_index()}")
+        return place
 
     @cached_property
     def residency(self) -> Literal["whole", "block"]:

@@ -47,6 +47,7 @@ class Stage:
         run: Does the work and saves the artefact.
         model: Whether the model's bytes are an input; false where they only reach it through earlier
         artefacts.
+        is_shared: Whether several processes work on it; else the first does while the others wait.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Stage:
     sections: tuple[str, ...]
     run: Callable[[Context, Inputs], object]
     model: bool = True
+    is_shared: bool = False
 
     def inputs(self, context: Context) -> Inputs:
         """SHA-256 of everything that the stage would be made from now, by name."""
@@ -178,6 +180,7 @@ STAGES = (
         reads=(PageSet,),
         sections=("model", "statistics"),
         run=_statistics,
+        is_shared=True,
     ),
     Stage(
         name="rounding",
@@ -185,6 +188,7 @@ STAGES = (
         reads=(PageSet, Statistics),
         sections=("model", "statistics", "weights", "sensitivity"),
         run=_rounding,
+        is_shared=True,
     ),
     Stage(
         name="sensitivity",
@@ -192,6 +196,7 @@ STAGES = (
         reads=(PageSet, Rounding),
         sections=("model", "sensitivity", "search"),
         run=_sensitivity,
+        is_shared=True,
     ),
     Stage(
         name="assign",
@@ -200,6 +205,7 @@ STAGES = (
         sections=("assign",),
         run=_assign,
         model=False,
+        is_shared=True,
     ),
     Stage(
         name="export",

@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from ocrquant.calibrate.batching import encoded_batches, split_held_back
+from ocrquant.calibrate.batching import encode_batch, split_held_back
 from ocrquant.errors import PagesError, SplitError
 
 
@@ -30,9 +30,4 @@ def test_nothing_left_to_fit_on_is_refused(pages, count):
 def test_page_without_text_is_refused(document, pages):
     silent = dataclasses.replace(pages[0], text=None, truth_source="model")
     with pytest.raises(PagesError, match=r"page 0\.png: expected a text, got none"):
-        list(encoded_batches(document, [[silent]]))
-
-
-def test_batches_can_begin_in_the_middle(document, pages):
-    batches = [pages[:2], pages[2:4], pages[4:6]]
-    assert [number for number, _ in encoded_batches(document, batches, first=1)] == [1, 2]
+        encode_batch(document, [silent])

@@ -1,10 +1,13 @@
 import pytest
 import torch
 
+from ocrquant.artifacts import PartialStage
 from ocrquant.calibrate import collect
-from ocrquant.calibrate.batching import encoded_batches, plan_batches
+from ocrquant.calibrate.batching import plan_batches
 from ocrquant.calibrate.collect import Balance, PageSplit
-from ocrquant.calibrate.sites import forward, positions_of, sites_of, watch_inputs
+from ocrquant.calibrate.passes import DecoderPasses
+from ocrquant.calibrate.sites import positions_of, sites_of, watch_inputs
+from tests.calibrate.making import encoded_batches, forward
 
 
 @pytest.fixture(scope="module")
@@ -12,12 +15,25 @@ def split(pages):
     return PageSplit(plan_batches(pages[:8], 3), plan_batches(pages[8:], 3))
 
 
-def run(document, split, sites, balances=None):
-    balances = balances or {site.name: Balance(0.5, 0.25) for site in sites}
-    counted = []
-    found = collect.collect(document, sites, split, balances, counted.append)
-    assert sum(counted) == split.num_pages
-    return found
+@pytest.fixture
+def run(document, split, tmp_path):
+    """Takes all pages through the decoder up to some sites, all at once or one after the other."""
+
+    def collect_at(sites, *, alone=False):
+        passes = DecoderPasses(document, split.batches, PartialStage(tmp_path / "stage", {}))
+        for number in range(len(split.batches)):
+            passes.embed(number)
+        balances = {site.name: Balance(0.5, 0.25) for site in sites}
+        found = {}
+        for step in range(document.map.num_blocks + 1):
+            here = [s for s in sites if (document.map.num_blocks if s.block is None else s.block) == step]
+            for wave in [[site] for site in here] if alone else [here]:
+                found |= collect.collect(document, passes, step, wave, split, balances, keep=True)
+            if not here:
+                collect.collect(document, passes, step, [], split, balances, keep=True)
+        return found
+
+    return collect_at
 
 
 def rows_of(document, batches, site):
@@ -34,19 +50,19 @@ def rows_of(document, batches, site):
 
 
 @pytest.mark.parametrize("index", [0, 3, -1])
-def test_hessian_equals_a_plain_recomputation(document, split, index):
+def test_hessian_equals_a_plain_recomputation(document, split, run, index):
     site = sites_of(document.map)[index]
     text, image = (rows.double() for rows in rows_of(document, split.fit, site))
     expected = 0.5 * text.T @ text + 0.25 * image.T @ image
-    found = run(document, split, [site])[site.name].hessian
+    found = run([site])[site.name].hessian
     assert torch.allclose(found.double(), expected, rtol=1e-4, atol=1e-5 * float(expected.abs().max()))
 
 
-def test_samples_come_from_their_own_pages(document, split, monkeypatch):
+def test_samples_come_from_their_own_pages(document, split, run, monkeypatch):
     monkeypatch.setattr(collect, "_FIT_ROWS", 64)
     monkeypatch.setattr(collect, "_HELD_BACK_ROWS", 40)
     site = sites_of(document.map)[3]
-    found = run(document, split, [site])[site.name]
+    found = run([site])[site.name]
     for rows, batches, quota in ((found.fit, split.fit, 4), (found.held_back, split.held_back, 5)):
         text, image = rows_of(document, batches, site)
         num_pages = sum(map(len, batches))
@@ -60,23 +76,23 @@ def test_samples_come_from_their_own_pages(document, split, monkeypatch):
         assert float(rows.weights.sum()) == pytest.approx(1.0)
 
 
-def test_head_samples_judged_positions(document, split):
+def test_head_samples_judged_positions(document, split, run):
     site = sites_of(document.map)[-1]
-    found = run(document, split, [site])[site.name]
+    found = run([site])[site.name]
     text, image = rows_of(document, split.held_back, site)
     assert len(image) == 0
     assert len(found.held_back.values) == len(text)
     assert torch.allclose(found.held_back.weights, torch.tensor(1.0 / len(text)))
 
 
-def test_sites_together_or_alone_give_the_same(document, split):
+def test_sites_together_or_alone_give_the_same(document, run):
     sites = sites_of(document.map)
-    together = run(document, split, sites)
-    for site in (sites[2], sites[9]):
-        alone = run(document, split, [site])[site.name]
-        assert torch.equal(alone.hessian, together[site.name].hessian)
-        assert torch.equal(alone.fit.values, together[site.name].fit.values)
-        assert torch.equal(alone.held_back.values, together[site.name].held_back.values)
+    together, alone = run(sites), run(sites, alone=True)
+    assert list(together) == list(alone)
+    for name, found in together.items():
+        assert torch.equal(alone[name].hessian, found.hessian)
+        assert torch.equal(alone[name].fit.values, found.fit.values)
+        assert torch.equal(alone[name].held_back.values, found.held_back.values)
 
 
 def test_balance():

@@ -3,14 +3,13 @@ import torch
 
 from ocrquant.adapters.model import load_model
 from ocrquant.artifacts import Rounding, Statistics, tensor_name
-from ocrquant.calibrate import collect, collect_statistics, round_groups, rounding
-from ocrquant.calibrate.batching import encoded_batches
+from ocrquant.calibrate import collect, collect_statistics, passes, round_groups, rounding
 from ocrquant.errors import SplitError, WeightValueError
 from ocrquant.formats import Precision, nvfp4
 from ocrquant.formats.weights import scale_columns
 from ocrquant.recipe.sections import WeightsSection
 from ocrquant.rounding import round_to_nearest
-from tests.calibrate.making import INPUTS, LAYERS, SECTION, StoppedError
+from tests.calibrate.making import INPUTS, LAYERS, SECTION, StoppedError, encoded_batches
 
 BOTH = [Precision.FP8, Precision.NVFP4]
 WEIGHTS = WeightsSection(num_held_back_pages=4)
@@ -98,32 +97,42 @@ def test_artefact_is_current_afterwards(whole):
     assert found.num_held_back_pages == 4
 
 
-@pytest.mark.parametrize("at", [0, 5])
-def test_goes_on_after_a_kill_with_the_same_bytes(document, pages, whole, new_run, stopping, monkeypatch, at):
+# Sites 0 to 11 are four a block; the fifth is in the second block, whose input is still there.
+@pytest.mark.parametrize(("at", "blocks"), [(0, 5), (5, 4), (16, 1)])
+def test_goes_on_after_a_kill_with_the_same_bytes(
+    document, pages, whole, new_run, stopping, monkeypatch, at, blocks
+):
     run = new_run()
     stopping(rounding, "round_layer", at)
     with pytest.raises(StoppedError):
         rounded(run, document, pages)
     monkeypatch.undo()
     assert not (run.path / "rounding.json").exists()
-    calls = stopping(rounding, "round_layer")
+    calls, taken = stopping(rounding, "round_layer"), stopping(rounding, "collect")
+    encoded = stopping(passes, "encode_batch")
     rounded(run, document, pages)
-    assert len(calls) == 17 - at
+    assert (len(calls), len(taken), len(encoded)) == (17 - at, blocks, 0)
+    assert files(run) == files(whole[1])
+
+
+def test_a_model_in_parts_gives_the_same_bytes(whole, pages, new_run, tiny_model_folder):
+    run = new_run()
+    rounded(run, load_model(tiny_model_folder, residency="block"), pages)
     assert files(run) == files(whole[1])
 
 
 def test_waves_do_not_change_the_bytes(document, pages, whole, new_run, stopping, monkeypatch):
-    monkeypatch.setattr(collect, "_WAVE_BYTES", 3_000_000)
+    monkeypatch.setattr(collect, "_WAVE_BYTES", 1_000_000)
     run, calls = new_run(), stopping(rounding, "collect")
     rounded(run, document, pages)
-    assert len(calls) > 1
+    assert len(calls) > document.map.num_blocks + 1
     assert files(run) == files(whole[1])
 
 
 def test_nearest_needs_no_activations(document, pages, new_run, stopping):
     run = new_run()
     statistics = collect_statistics(run, document, pages, SECTION, INPUTS)
-    calls = stopping(collect, "forward")
+    calls = stopping(passes, "encode_batch")
     found = round_groups(run, document, pages[:1], statistics, NEAREST, BOTH, SECTION, INPUTS)
     assert calls == []
     assert found.num_held_back_pages == 0

@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from ocrquant.calibrate.batching import encoded_batches, plan_batches
-from ocrquant.calibrate.sites import forward, positions_of, sites_of, watch_caches, watch_inputs
-from tests.calibrate.making import LAYERS
+from ocrquant.calibrate.batching import plan_batches
+from ocrquant.calibrate.sites import positions_of, sites_of, watch_caches, watch_inputs
+from tests.calibrate.making import LAYERS, encoded_batches, forward
 
 
 def test_one_site_for_all_that_read_a_tensor(document):
@@ -51,16 +51,6 @@ def test_hooks_see_each_site_once_in_order_and_go_away(document, pages):
     assert len(seen) == len(sites)
 
 
-def test_pass_ends_at_the_last_site(document, pages):
-    sites, seen = sites_of(document.map), []
-    [(_, encoded)] = encoded_batches(document, [pages[:2]])
-    hook = document.linear(sites[5].name).register_forward_hook(lambda *_: seen.append("computed"))
-    with watch_inputs(document, sites[:6], lambda site, x: seen.append(site.name)):
-        forward(document, encoded)
-    hook.remove()
-    assert seen == [site.name for site in sites[:6]]
-
-
 def test_errors_inside_the_model_are_not_swallowed(document, pages):
     [(_, encoded)] = encoded_batches(document, [pages[:2]])
 
@@ -77,7 +67,9 @@ def test_errors_inside_the_model_are_not_swallowed(document, pages):
 def test_caches_are_what_a_real_cache_holds(document, pages):
     [(_, encoded)] = encoded_batches(document, [pages[:3]])
     seen = {}
-    with watch_caches(document, lambda name, keys, values: seen.update({name: (keys, values)})):
+    with watch_caches(
+        document, document.map.kv_attention, lambda name, keys, values: seen.update({name: (keys, values)})
+    ):
         forward(document, encoded)
     with torch.no_grad():
         cache = document.model(**encoded.forward_inputs(), use_cache=True).past_key_values

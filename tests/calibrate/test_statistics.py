@@ -1,11 +1,12 @@
 import pytest
 import torch
 
+from ocrquant.adapters.model import load_model
 from ocrquant.artifacts import Statistics, tensor_name
-from ocrquant.calibrate import collect_statistics, statistics
-from ocrquant.calibrate.batching import encoded_batches, plan_batches
+from ocrquant.calibrate import collect_statistics, passes
+from ocrquant.calibrate.batching import plan_batches
 from ocrquant.errors import ModelError, PagesError, WeightValueError
-from tests.calibrate.making import INPUTS, LAYERS, SECTION, StoppedError
+from tests.calibrate.making import INPUTS, LAYERS, SECTION, StoppedError, encoded_batches
 
 DOWN = f"{LAYERS}.1.mlp.down_proj"
 
@@ -101,24 +102,28 @@ def test_dead_channel_is_named(document, pages, new_run, changed):
     assert entry.text.dead_channels == entry.image.dead_channels == [5, 9]
 
 
-def test_poisoned_padding_changes_nothing(document, pages, new_run):
+def test_poisoned_padding_changes_nothing(document, pages, new_run, monkeypatch):
     clean, poisoned = new_run("clean"), new_run("poisoned")
     collect_statistics(clean, document, pages, SECTION, INPUTS)
     masks, num_poisoned = [], 0
+    original = passes.DecoderPasses.batch
 
-    def remember(module, arguments, keywords):
-        ids = keywords["input_ids"]
+    def remember(self, number):
+        encoded = original(self, number)
         # Padding is on the right and its token occurs nowhere else.
-        masks[:] = [ids == document.encoder.pad_token_id]
+        masks[:] = [encoded.input_ids == document.encoder.pad_token_id]
+        return encoded
 
     def poison(module, arguments):
         nonlocal num_poisoned
+        if not masks:  # while pages are embedded
+            return None
         num_poisoned += int(masks[0].sum())
         return (arguments[0].masked_fill(masks[0].unsqueeze(-1), 1e4),)
 
-    handles = [document.model.register_forward_pre_hook(remember, with_kwargs=True)]
+    monkeypatch.setattr(passes.DecoderPasses, "batch", remember)
     names = {linear.name for group in document.map.groups for linear in group.linears}
-    handles += [document.linear(name).register_forward_pre_hook(poison) for name in sorted(names)]
+    handles = [document.linear(name).register_forward_pre_hook(poison) for name in sorted(names)]
     try:
         collect_statistics(poisoned, document, pages, SECTION, INPUTS)
     finally:
@@ -128,30 +133,72 @@ def test_poisoned_padding_changes_nothing(document, pages, new_run):
     assert files(poisoned) == files(clean)
 
 
-@pytest.mark.parametrize("at", [0, 1, 3])
-def test_goes_on_after_a_kill_with_the_same_bytes(document, pages, new_run, stopping, monkeypatch, at):
+# 4 batches, embedded once and taken through 4 blocks and up to the head.
+@pytest.mark.parametrize(("at", "left"), [(0, 20), (1, 20), (3, 20), (7, 16), (19, 4)])
+def test_goes_on_after_a_kill_with_the_same_bytes(document, pages, new_run, stopping, monkeypatch, at, left):
     whole, halved = new_run("whole"), new_run("halved")
     collect_statistics(whole, document, pages, SECTION, INPUTS)
-    stopping(statistics, "forward", at)
+    stopping(passes.DecoderPasses, "run", at)
     with pytest.raises(StoppedError):
-        collect_statistics(halved, document, pages, SECTION, INPUTS, seconds_between_saves=0.0)
+        collect_statistics(halved, document, pages, SECTION, INPUTS)
     monkeypatch.undo()
     assert not (halved.path / "statistics.json").exists()
-    calls = stopping(statistics, "forward")
-    collect_statistics(halved, document, pages, SECTION, INPUTS, seconds_between_saves=0.0)
-    assert len(calls) == 4 - at
+    calls = stopping(passes.DecoderPasses, "run")
+    encoded = stopping(passes, "encode_batch")
+    collect_statistics(halved, document, pages, SECTION, INPUTS)
+    assert (len(calls), len(encoded)) == (left, 0)
+    assert files(halved) == files(whole)
+
+
+def test_goes_on_after_a_kill_while_pages_are_encoded(document, pages, new_run, stopping, monkeypatch):
+    whole, halved = new_run("whole"), new_run("halved")
+    collect_statistics(whole, document, pages, SECTION, INPUTS)
+    stopping(passes, "encode_batch", 3)
+    with pytest.raises(StoppedError):
+        collect_statistics(halved, document, pages, SECTION, INPUTS)
+    monkeypatch.undo()
+    calls = stopping(passes, "encode_batch")
+    collect_statistics(halved, document, pages, SECTION, INPUTS)
+    assert len(calls) == 1
     assert files(halved) == files(whole)
 
 
 def test_half_done_work_of_other_inputs_is_not_used(document, pages, new_run, monkeypatch, stopping):
     run = new_run()
-    stopping(statistics, "forward", 3)
+    stopping(passes.DecoderPasses, "run", 9)
     with pytest.raises(StoppedError):
-        collect_statistics(run, document, pages, SECTION, INPUTS, seconds_between_saves=0.0)
+        collect_statistics(run, document, pages, SECTION, INPUTS)
     monkeypatch.undo()
-    calls = stopping(statistics, "forward")
+    calls = stopping(passes, "encode_batch")
     collect_statistics(run, document, pages, SECTION, {"pages": "1" * 64})
     assert len(calls) == 4
+
+
+def test_a_model_in_parts_gives_the_same_bytes(document, pages, new_run, tiny_model_folder):
+    whole, parted = new_run("whole"), new_run("parted")
+    collect_statistics(whole, document, pages, SECTION, INPUTS)
+    collect_statistics(parted, load_model(tiny_model_folder, residency="block"), pages, SECTION, INPUTS)
+    assert files(parted) == files(whole)
+
+
+def test_what_happens_between_two_blocks_is_refused(document, pages, new_run):
+    model = document.module("model.language_model")
+    original = model.forward
+
+    def meddling(*arguments, **keywords):
+        inner = document.module(f"{LAYERS}.1")
+        hook = inner.register_forward_pre_hook(lambda module, args: (args[0] + 0, *args[1:]))
+        try:
+            return original(*arguments, **keywords)
+        finally:
+            hook.remove()
+
+    model.forward = meddling
+    try:
+        with pytest.raises(ModelError, match="expected nothing between two decoder blocks"):
+            collect_statistics(new_run(), document, pages, SECTION, INPUTS)
+    finally:
+        del model.forward
 
 
 def test_artefact_is_current_afterwards(document, pages, new_run):
