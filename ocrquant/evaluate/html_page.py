@@ -43,7 +43,7 @@ _LEADS = {
     "quality": "The line is the best plan that the scores allow at each size. Scores of single groups are "
     "added up, so predictions and measurements may part where the errors of many groups meet.",
     "sensitivity": "Each cell is one group of linears that must share a format. A dot: within two standard "
-    "errors of zero. A dash: the format is closed to this group.",
+    "errors of zero. A dash: the format is closed to this group. A flat cell: estimated, not measured.",
     "plan": "Bits of one element in each group. Vision encoder, norms and embeddings stay in bf16 and "
     "are not counted.",
     "nearest": "Rounded to nearest: the recipe turns every other step off.",

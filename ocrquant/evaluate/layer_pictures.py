@@ -28,6 +28,7 @@ _MAX_LABELLED_COLUMNS = 20
 _SHADES = 24
 _DECADES = 4
 _FAINTEST = 0.07
+_CELL_HEIGHT, _FLAT_HEIGHT = 0.88, 0.44
 _SCORE_LABELS = {
     "kl": "KL divergence from bf16, nats a token",
     "loss": "mean absolute change of the loss",
@@ -46,7 +47,8 @@ def sensitivity_heat_map(sensitivity: Sensitivity, score: ScoreKind | None = Non
     """How much each group suffers from each format: one panel a format, layers across, roles down.
 
     Shades are logarithmic over at most four decades. A dot marks a score within two standard errors of
-    zero; a dash marks a group that the format is closed to.
+    zero; a dash marks a group that the format is closed to. Of screened scores, those that were estimated
+    and not measured are flat.
 
     Args:
         sensitivity: The scores.
@@ -161,10 +163,11 @@ def _set_up_grid(axes: Any, grid: PlaceGrid, title: str, *, labels: bool) -> Non
     axes.set_title(title)
 
 
-def _draw_cell(axes: Any, row: int, column: int, color: str, alpha: float) -> None:
-    axes.add_patch(
-        Rectangle((column - 0.47, row - 0.44), 0.94, 0.88, facecolor=color, edgecolor="none", alpha=alpha)
-    )
+def _draw_cell(
+    axes: Any, row: int, column: int, color: str, alpha: float, *, height: float = _CELL_HEIGHT
+) -> None:
+    corner = column - 0.47, row - height / 2
+    axes.add_patch(Rectangle(corner, 0.94, height, facecolor=color, edgecolor="none", alpha=alpha))
 
 
 def _shade(value: float, low: float, high: float) -> float:
@@ -183,7 +186,8 @@ def _draw_score(
         axes.text(x, y, NOTHING, color=MUTED, ha="center", va="center")
         return
     shade = _shade(row.mean, low, high)
-    _draw_cell(axes, y, x, HEAT, shade)
+    is_estimated = row.score == "screened" and not row.is_measured
+    _draw_cell(axes, y, x, HEAT, shade, height=_FLAT_HEIGHT if is_estimated else _CELL_HEIGHT)
     if row.mean <= 2 * row.standard_error:
         color = INK if shade < 0.5 else SURFACE
         axes.plot(x, y, marker="o", markersize=2.4, color=color, linestyle="none")

@@ -43,6 +43,19 @@ def test_shades_rise_with_the_score_and_noise_is_dotted():
     assert len(figure.axes[0].lines) == len(noisy)
 
 
+def test_estimated_scores_are_flat():
+    scores = making.sensitivity()
+    rows = [
+        row.model_copy(update={"score": "screened", "is_measured": index % 3 == 0})
+        for index, row in enumerate(scores.rows)
+    ]
+    figure = pictures.sensitivity_heat_map(scores.model_copy(update={"rows": rows}))
+    for axes, precision in zip(figure.axes, ("fp8", "nvfp4"), strict=False):
+        heights = [cell.get_height() for cell in cells(axes, HEAT)]
+        flat = [not row.is_measured for row in rows if row.precision == precision]
+        assert [height < max(heights) for height in heights] == flat
+
+
 def test_heat_map_of_scores_that_are_all_zero():
     scores = making.sensitivity()
     rows = [row.model_copy(update={"mean": 0.0}) for row in scores.rows]
