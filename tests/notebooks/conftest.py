@@ -25,7 +25,7 @@ def pico_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "kinds": ["line"],
         },
         "weights": {"smoothing": False, "scale_search": False, "gptq": False},
-        "sensitivity": {"score": "both", "candidates": ["nvfp4", "fp8"], "num_pages": 3, "batch_size": 4},
+        "sensitivity": {"score": "screened", "candidates": ["nvfp4", "fp8"], "num_pages": 3, "batch_size": 4},
         "assign": {"budget": {"bits_per_weight": 6.5}},
         "output": str(folder),
     }
