@@ -8,9 +8,10 @@ Knows scores, sizes and times. Does not solve anything.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ocrquant.artifacts import Assignment, GroupRecord, KvCacheScore, Sensitivity
+from ocrquant.artifacts.sensitivity import ScoreKind
 from ocrquant.assign.narrow import narrow
 from ocrquant.assign.problem import Choice, GroupChoices, Problem
 from ocrquant.assign.stage import plan_ceiling, plan_precisions, plan_problem
@@ -23,16 +24,25 @@ __all__ = ["explain"]
 
 _NAMES: Mapping[bool, str] = {True: "measured KL", False: "KL estimated from gradients"}
 _UNIT = "nats a token"
+_LOSS, _LOSS_UNIT = "measured change of the loss", "of a loss"
 _MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class _Good:
-    """What the budget is spent on, in words: time, or bytes, also where bits or a KL are limited."""
+    """What the budget is spent on, in words: time, or bytes, also where bits or a KL are limited.
+
+    Attributes:
+        field: Of `Choice`.
+        name: What an amount is counted in.
+        units: Whole units of `field` to one of these.
+        unit: Of the loss that it is weighed against.
+    """
 
     field: str
     name: str
     units: int
+    unit: str = _UNIT
 
     def amount(self, units: int) -> str:
         """So many whole units in words."""
@@ -95,7 +105,7 @@ def explain(sensitivity: Sensitivity, assignment: Assignment, group: str, terms:
     if chosen is None:
         open_to_it = ", ".join(choice.precision for choice in choices.choices)
         return f"{name} is {plan[name]} by hand: the search had {open_to_it} to choose from."
-    good = _TIME if kind == "step_us" else _BYTES
+    good = replace(_TIME if kind == "step_us" else _BYTES, unit=_unit(problem.score))
     sentences = [_size(name, record, chosen), *_scores(choices)]
     sentences += _steps(problem, plan, choices, chosen, good)
     if all(g.choice(plan[g.name]) is not None for g in problem.groups):
@@ -103,6 +113,10 @@ def explain(sensitivity: Sensitivity, assignment: Assignment, group: str, terms:
     if record is not None and record.reason:
         sentences.append(f"Not everything was open: {record.reason}.")
     return "\n".join(sentences)
+
+
+def _unit(score: ScoreKind) -> str:
+    return _LOSS_UNIT if score == "loss" else _UNIT
 
 
 def _record(sensitivity: Sensitivity, name: str) -> GroupRecord | None:
@@ -125,8 +139,9 @@ def _scores(choices: GroupChoices) -> list[str]:
             continue
         row = choice.row
         is_measured = isinstance(row, KvCacheScore) or row.is_measured
-        text = f"{_NAMES[is_measured]} in {choice.precision}: {row.mean:.3g} ± {row.standard_error:.2g}"
-        text += f" {_UNIT} over {row.num_pages} pages ({row.num_tokens:,} tokens)"
+        name = _LOSS if row.score == "loss" else _NAMES[is_measured]
+        text = f"{name} in {choice.precision}: {row.mean:.3g} ± {row.standard_error:.2g}"
+        text += f" {_unit(row.score)} over {row.num_pages} pages ({row.num_tokens:,} tokens)"
         if row.mean < 0:
             text += "; counted as 0, since below zero there is only noise"
         sentences.append(f"{text[:1].upper()}{text[1:]}.")
@@ -159,7 +174,7 @@ def _smaller_sentence(move: _Move, others: list[_Move]) -> str:
     saved = good.amount(-move.units)
     if move.loss <= 0:
         return f"{move.choice.precision} would save {saved} and lose nothing by this score."
-    text = f"{move.choice.precision} would save {saved} and lose {move.loss:.3g} {_UNIT}"
+    text = f"{move.choice.precision} would save {saved} and lose {move.loss:.3g} {good.unit}"
     text += f", {move.price:.3g} a {good.name}"
     if others:
         best = min(others, key=lambda other: other.price)
@@ -173,7 +188,7 @@ def _larger_sentence(move: _Move, others: list[_Move]) -> str:
     spent = good.amount(move.units)
     if move.loss >= 0:
         return f"{move.choice.precision} would take {spent} more and gain nothing by this score."
-    text = f"{move.choice.precision} would take {spent} more and gain {-move.loss:.3g} {_UNIT}"
+    text = f"{move.choice.precision} would take {spent} more and gain {-move.loss:.3g} {good.unit}"
     text += f", {move.price:.3g} a {good.name}"
     gains = [other for other in others if other.loss < 0]
     if gains:
@@ -189,7 +204,7 @@ def _margin(moves: list[_Move], good: _Good) -> list[str]:
     losses = [move.price for move in moves if move.units < 0]
     parts = []
     if gains:
-        parts.append(f"one {good.name} more would gain up to {max(gains):.3g} {_UNIT}")
+        parts.append(f"one {good.name} more would gain up to {max(gains):.3g} {good.unit}")
     if losses:
         parts.append(f"one less would lose at least {min(losses):.3g}")
     return [f"At this budget {' and '.join(parts)}."] if parts else []
@@ -200,11 +215,9 @@ def _trade(problem: Problem, plan: Mapping[str, Precision], ceiling: Ceiling, na
     pairs = [near for near in nearby_plans(problem, plan, ceiling, through=name) if len(near.moves) == 2]
     if not pairs:
         return []
-    near = pairs[0]
+    near, unit = pairs[0], _unit(problem.score)
     mine, other = sorted(near.moves, key=lambda move: move.group != name)
-    change = (
-        f"{'add' if near.predicted >= 0 else 'take'} {abs(near.predicted):.3g} ± {near.noise:.2g} {_UNIT}"
-    )
+    change = f"{'add' if near.predicted >= 0 else 'take'} {abs(near.predicted):.3g} ± {near.noise:.2g} {unit}"
     return [
         f"It would trade with {other.group}: itself in {mine.new.precision} and that one in "
         f"{other.new.precision} keep the budget and {change}."

@@ -131,6 +131,10 @@ def test_losses_are_scored_by_their_absolute_change():
                 total += float((models.losses(module, batch) - before).abs().sum())
     row = next(r for r in found.sensitivity.rows if r.group == "net.2")
     assert row.mean == pytest.approx(total / 48, rel=1e-6)
+    words = explain(found.sensitivity, found.assignment, "net.2")
+    assert "Measured change of the loss in nvfp4" in words
+    assert "of a loss" in words
+    assert "nats" not in words
     single = search(
         module, batches, lambda m, x: models.losses(m, x).mean(), budget=4.5, candidates=["nvfp4"]
     )
