@@ -92,6 +92,11 @@ def test_check_refuses_an_output_that_cannot_be_written(recipe, monkeypatch):
         ({"pages__max_pixels": "10"}, 19, ["10"]),
         ({"assign__budget": "{bits_per_weight: 4.2}"}, 21, ["4.2", "4.5"]),
         ({"assign__budget": "{weight_bytes: 10}"}, 21, ["10"]),
+        ({"assign__budget": "{step_us: 10}"}, 10, ["assign.target"]),
+        ({"assign": "{budget: {step_us: 0.1}, target: {device: b200}}"}, 21, ["step_us", "0.1"]),
+        ({"assign": "{budget: {max_kl: 1}, target: {table: /nowhere/t}}"}, 26, ["/nowhere/t"]),
+        ({"assign__limits": "{mlp.dwn: {nvfp4: 0.5}}"}, 11, ["mlp.dwn", "mlp.down"]),
+        ({"assign__forbid": "{nvfp4: ['layers.9.*']}"}, 11, ["layers.9.*"]),
         ({"device": "cuda:7"}, 25, ["cuda:7"]),
     ],
 )
