@@ -105,6 +105,16 @@ def test_values_out_of_reach_are_refused_before_any_work(recipe, values, code, w
     assert not (tmp_path / "run").exists()
 
 
+def test_times_of_a_step_are_foreseen(recipe):
+    result = RUNNER.invoke(app, recipe(assign__target="{device: h200, batch: 8, window: 16}"))
+    assert result.exit_code == 0, result.output
+    lines = [line for line in result.stdout.splitlines() if line.startswith("step ")]
+    assert [line.split()[1] for line in lines] == ["bf16", "fp8", "nvfp4", "linears"]
+    assert "h200 has no nvfp4 arithmetic" in lines[2]
+    assert "8 requests, 16 rows each" in lines[3]
+    assert "roofline of h200" in lines[3]
+
+
 def test_an_unsupported_architecture_is_named(recipe, tiny_model_folder: Path, tmp_path: Path):
     folder = copy_model(tiny_model_folder, tmp_path / "other")
     config = json.loads((folder / "config.json").read_text())

@@ -16,6 +16,7 @@ from pathlib import Path
 from ocrquant.adapters import Group, ModelMap, SearchSpace, model_folder, read_model_map, resolve_device
 from ocrquant.artifacts import Sensitivity, SensitivityRow
 from ocrquant.assign import choose_formats, terms_of
+from ocrquant.assign.problem import nearest_open
 from ocrquant.errors import OutputError, PagesError
 from ocrquant.export import check_target, export_choices
 from ocrquant.formats import FORMATS, Precision
@@ -57,6 +58,7 @@ class CheckResult:
             self._model(),
             self._space(),
             self._budget(),
+            self._times(),
             self._export(),
             self._pages(),
             self.effort.lines(),
@@ -106,6 +108,25 @@ class CheckResult:
             f"budget    {budget.kind} {value}; reachable {low_bits:.3f} to {high_bits:.3f}"
             f" bits a weight, {low_bytes:,} to {high_bytes:,} bytes"
         ]
+
+    def _times(self) -> list[str]:
+        """A step's linears on the machine that the recipe names, in one format each."""
+        step = terms_of(self.recipe.assign).step
+        if step is None:
+            return []
+        rows = []
+        for precision in FORMATS:
+            plan = {g: nearest_open(self.space.choices[g.name], precision) for g in self.map.groups}
+            if precision in plan.values():
+                total = sum(
+                    step.group_ns(
+                        [(linear.out_features, linear.in_features) for linear in group.linears], chosen
+                    )
+                    for group, chosen in plan.items()
+                )
+                note = step.timing.note(precision)
+                rows.append(f"step      {precision} {total / 1000:.5g} us{f'; {note}' if note else ''}")
+        return [*rows, f"step      linears alone, {step.words}"]
 
     def _export(self) -> list[str]:
         file_format, target = export_choices(self.recipe.export)
