@@ -29,7 +29,7 @@ from ocrquant.models.registry import build_model
 from ocrquant.models.weights import MappingSource
 from ocrquant.models.workspace import Workspace
 
-__all__ = ["PUBLISHED", "LoadedModel", "RandomModel", "deal_precisions", "make_model"]
+__all__ = ["PUBLISHED", "LoadedModel", "RandomModel", "deal_precisions", "make_model", "text_shapes"]
 
 PUBLISHED: Mapping[str, Any] = {
     "hidden_size": 1024,
@@ -118,12 +118,13 @@ class RandomModel:
         }
 
 
-def make_model(sizes: Mapping[str, Any] = PUBLISHED, seed: int = 0) -> RandomModel:
-    """Random weights for a text model; every 4th layer has full attention.
+def text_shapes(sizes: Mapping[str, Any]) -> tuple[Qwen3_5TextConfig, dict[str, torch.Size]]:
+    """Configuration of a text model, and the shapes of its tensors under the names of a checkpoint.
+
+    Every 4th layer has full attention; the head shares the weight of the embedding.
 
     Args:
         sizes: Keys of the text configuration.
-        seed: Of the weights.
     """
     kinds = [
         "full_attention" if (layer + 1) % 4 == 0 else "linear_attention"
@@ -135,12 +136,21 @@ def make_model(sizes: Mapping[str, Any] = PUBLISHED, seed: int = 0) -> RandomMod
     )
     with torch.device("meta"):
         shapes = {name: tensor.shape for name, tensor in Qwen3_5ForCausalLM(config).state_dict().items()}
-    generator = torch.Generator().manual_seed(seed)
-    tensors = {
-        name.replace(_THEIRS, _OURS, 1): _tensor(name, shape, generator)
-        for name, shape in shapes.items()
-        if not name.startswith(_HEAD)
+    return config, {
+        name.replace(_THEIRS, _OURS, 1): shape for name, shape in shapes.items() if not name.startswith(_HEAD)
     }
+
+
+def make_model(sizes: Mapping[str, Any] = PUBLISHED, seed: int = 0) -> RandomModel:
+    """Random weights for a text model; every 4th layer has full attention.
+
+    Args:
+        sizes: Keys of the text configuration.
+        seed: Of the weights.
+    """
+    config, shapes = text_shapes(sizes)
+    generator = torch.Generator().manual_seed(seed)
+    tensors = {name: _tensor(name, shape, generator) for name, shape in shapes.items()}
     return RandomModel(config, tensors)
 
 

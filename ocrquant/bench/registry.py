@@ -37,6 +37,7 @@ BENCHMARKS: Mapping[str, Entry] = MappingProxyType(
             "soak": "thousands of requests with cancellations, a full queue and preemptions",
             "workers": "pages prepared by worker processes beside the engine, by number of workers",
             "cost-table": "times of every product of a model in every format, for a plan's budget of time",
+            "export": "a model of Qwen3.5-4B shape exported against a copy of its file: time and memory",
             "vision": "the vision tower on a batch packed into one sequence and image by image",
         }.items()
     }
