@@ -1,7 +1,7 @@
 """Exporting a large random model against copying its file: time, and the memory of a process that exports.
 
-The model has the shape of Qwen3.5-4B; codes and scales are made up, since an export only passes them on. Knows
-the export of a plan. Does not know how weights are rounded.
+The model has the shape of Qwen3.5-4B; codes and scales are made up, since an export only passes them on.
+Knows the export of a plan. Does not know how weights are rounded.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import multiprocessing
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -40,7 +40,7 @@ from ocrquant.formats import Precision
 from ocrquant.json_files import read_json
 from ocrquant.recipe.sections import MAX_SHARD_BYTES
 
-__all__ = ["Settings", "run"]
+__all__ = ["Settings", "export_made", "make_model_folder", "make_rounding", "peak_of_process", "run"]
 
 _GIB = 1 << 30
 _DEALT = (Precision.NVFP4, Precision.FP8, Precision.BF16, Precision.NVFP4)
@@ -100,10 +100,10 @@ def run(settings: Settings, repeats: int) -> Report:
         rounding = make_rounding(root / "run", model_map)
         arms = {
             "copy": partial(_copy, root / "source", root / "copy"),
-            "export": partial(_export, root, settings.format),
+            "export": partial(export_made, root, settings.format),
         }
         seconds = interleave(arms, repeats=repeats, warmup=1)
-        peak_bytes = _peak_of_process(root, settings.format)
+        peak_bytes = peak_of_process(export_made, root, settings.format)
         source_bytes = _size(root / "source")
         written_bytes = _size(root / "out")
     largest = max(tensor.num_bytes for tensor in model_map.tensors.values())
@@ -224,7 +224,8 @@ def _copy(source: Path, out: Path) -> None:
             os.fsync(file.fileno())
 
 
-def _export(root: Path, file_format: str) -> None:
+def export_made(root: Path, file_format: str) -> None:
+    """Exports what `make_model_folder` and `make_rounding` have made below a folder, to ``out``."""
     rounding, model_map = Rounding.load(root / "run"), _map_of(root / "source")
     # As the stage opens them, less the digest of the whole file.
     with RoundedWeights(root / "run" / Rounding.TENSORS_NAME, rounding) as weights:
@@ -240,11 +241,16 @@ def _export(root: Path, file_format: str) -> None:
         )
 
 
-def _peak_of_process(root: Path, file_format: str) -> int | None:
-    """Most bytes that were resident in a process that exported; None where the system does not say."""
+def peak_of_process(function: Callable[..., object], *arguments: object) -> int | None:
+    """Most bytes that were resident in a process that called a function; None where the system does not say.
+
+    Args:
+        function: One of a module, which the process imports.
+        arguments: What it is called with.
+    """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_export_and_tell, args=(root, file_format, theirs))
+    process = context.Process(target=_call_and_tell, args=(function, arguments, theirs))
     process.start()
     theirs.close()
     try:
@@ -255,8 +261,8 @@ def _peak_of_process(root: Path, file_format: str) -> int | None:
     return peak if isinstance(peak, int) else None
 
 
-def _export_and_tell(root: Path, file_format: str, pipe: Connection) -> None:
-    _export(root, file_format)
+def _call_and_tell(function: Callable[..., object], arguments: tuple[object, ...], pipe: Connection) -> None:
+    function(*arguments)
     status = Path("/proc/self/status")
     text = status.read_text() if status.is_file() else ""
     found = [line.split() for line in text.splitlines() if line.startswith("VmHWM:")]

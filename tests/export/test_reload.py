@@ -31,8 +31,15 @@ from ocrquant.export import write_checkpoint
 from ocrquant.metrics.divergence import kl_from_logits
 from ocrquant.simulate import apply_plan, rounded_linears, rounded_smoothing, simulated_output
 
-DEALT = {"mixed": ("nvfp4", "fp8", "bf16"), "fp8": ("fp8",), "nvfp4": ("nvfp4",), "bf16": ("bf16",)}
-PLANS = ("mixed", "fp8", "nvfp4")
+DEALT = {
+    "mixed": ("nvfp4", "fp8", "bf16"),
+    "fp8": ("fp8",),
+    "nvfp4": ("nvfp4",),
+    "fp8 and bf16": ("fp8", "bf16"),
+    "nvfp4 and bf16": ("bf16", "nvfp4"),
+    "bf16": ("bf16",),
+}
+PLANS = ("mixed", "fp8", "nvfp4", "fp8 and bf16", "nvfp4 and bf16")
 
 # Largest relative error of a linear's outputs on equal float32 inputs. Measured: 2.3e-7 and 2.1e-3.
 MAX_ERROR = {"fp8": 1e-5, "nvfp4": 4e-3}
@@ -142,7 +149,8 @@ class Case:
 
 @pytest.fixture(scope="module")
 def cases(rounded, tmp_path_factory):
-    return {k: Case(rounded, tmp_path_factory.mktemp(k), k, kv=k == "mixed") for k in PLANS}
+    with_kv = ("mixed", "fp8 and bf16")
+    return {k: Case(rounded, tmp_path_factory.mktemp("plan"), k, kv=k in with_kv) for k in PLANS}
 
 
 @pytest.mark.parametrize("kind", PLANS)
