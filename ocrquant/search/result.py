@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ocrquant.artifacts import Assignment, PageScores, Pareto, Sensitivity
 from ocrquant.assign import build_problem, choose_formats, pareto
+from ocrquant.errors import BudgetError
 from ocrquant.formats import Precision
 from ocrquant.recipe import Budget
 from ocrquant.search.rounded import RoundedModule
@@ -122,5 +123,13 @@ def _applied(module: nn.Module, rounded: RoundedModule, groups: Mapping[str, Pre
 
 
 def as_budget(budget: Budget | float) -> Budget:
-    """A number is bits per weight."""
-    return budget if isinstance(budget, Budget) else Budget(bits_per_weight=float(budget))
+    """A number is bits per weight.
+
+    Raises:
+        BudgetError: It limits a time, which no machine was named for.
+    """
+    found = budget if isinstance(budget, Budget) else Budget(bits_per_weight=float(budget))
+    if found.kind == "step_us":
+        expected = "bits_per_weight, weight_bytes or max_kl"
+        raise BudgetError("budget", expected=expected, given="step_us", fix="limit a size or a loss")
+    return found

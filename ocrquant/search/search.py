@@ -22,7 +22,7 @@ from ocrquant.artifacts import (
     SensitivityRow,
 )
 from ocrquant.assign import choose_formats, pareto
-from ocrquant.errors import ModelError, PagesError
+from ocrquant.errors import BudgetError, ModelError, PagesError, RecipeError
 from ocrquant.formats import FORMATS, Precision
 from ocrquant.recipe import Budget
 from ocrquant.search.linears import Groups, checked_groups, watch_linears
@@ -80,10 +80,11 @@ def search(
             group and format.
 
     Raises:
-        BudgetError: The budget cannot be reached.
+        BudgetError: The budget cannot be reached, limits a time, or a measured score that is not asked for.
         ModelError: The module has no linear that can be quantized, two runs of one batch differ, or an output
             is not finite or of the wrong form.
         PagesError: There are fewer than two batches.
+        RecipeError: There is no candidate below bf16, or one is no format.
         ShapeError: No format fits any linear.
         WeightValueError: A weight holds NaN or Inf.
     """
@@ -91,11 +92,14 @@ def search(
     if len(batches) < MIN_BATCHES:
         expected = f"at least {MIN_BATCHES}, whose scatter is the noise of a score"
         raise PagesError("batches", expected=expected, given=len(batches), fix="pass more of them")
-    precisions = [Precision(candidate) for candidate in candidates]
+    limit, precisions = as_budget(budget), _below_bf16(candidates)
+    if limit.kind == "max_kl" and score == "gradient":
+        fix = 'ask for score="measured" or "both"'
+        raise BudgetError("budget.max_kl", expected="measured scores", given="gradients", fix=fix)
     with _reproducible(module):
         found = watch_linears(module, batches, lambda batch: loss_or_logits(module, batch))
         chosen = checked_groups(found, found.groups if groups is None else groups(found.groups))
-        records = group_records(module, chosen, [p for p in precisions if p is not Precision.BF16])
+        records = group_records(module, chosen, precisions)
         rounded = round_module(module, records, found.amax)
         scores = _Scores(score)
         for number, batch in enumerate(batches):
@@ -103,7 +107,7 @@ def search(
     sensitivity = Sensitivity(inputs={}, groups=records, rows=scores.rows(records))
     in_no_group = found.amax.keys() - {name for names in chosen.values() for name in names}
     left_out = found.left_out | dict.fromkeys(sorted(in_no_group), "in none of the caller's groups")
-    assignment = choose_formats(sensitivity, as_budget(budget), {})
+    assignment = choose_formats(sensitivity, limit, {})
     return SearchResult(
         module=module,
         sensitivity=sensitivity,
@@ -113,6 +117,16 @@ def search(
         left_out=left_out,
         _rounded=rounded,
     )
+
+
+def _below_bf16(candidates: Sequence[Precision | str]) -> list[Precision]:
+    known = [str(precision) for precision in Precision if precision is not Precision.BF16]
+    found = [str(candidate) for candidate in dict.fromkeys(candidates) if candidate != Precision.BF16]
+    if not found or not set(found) <= set(known):
+        given = ", ".join(found) or "none"
+        fix = "name what competes with bf16"
+        raise RecipeError("candidates", expected=f"some of {', '.join(known)}", given=given, fix=fix)
+    return [Precision(name) for name in found]
 
 
 class _Scores:

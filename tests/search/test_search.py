@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ocrquant.assign import explain
-from ocrquant.errors import BudgetError, ModelError, PagesError, ShapeError, WeightValueError
+from ocrquant.errors import BudgetError, ModelError, PagesError, RecipeError, ShapeError, WeightValueError
 from ocrquant.evaluate import pictures
 from ocrquant.formats import FORMATS, Precision
 from ocrquant.formats.weights import weight_from_tensors
@@ -291,6 +291,29 @@ def refusals():
 def test_what_cannot_be_scored_is_refused(module, batches, function, error, words):
     with pytest.raises(error, match=words):
         search(module, batches, function, budget=8.0)
+
+
+@pytest.mark.parametrize(
+    ("values", "error", "words"),
+    [
+        ({"budget": Budget(step_us=5.0)}, BudgetError, "step_us"),
+        ({"budget": Budget(max_kl=0.1), "score": "gradient"}, BudgetError, "measured scores"),
+        ({"candidates": ["bf16"]}, RecipeError, "fp8, nvfp4, got none"),
+        ({"candidates": ["fp8", "int4"]}, RecipeError, "int4"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_refused_before_any_pass(values, error, words):
+    def never(module, batch):
+        raise AssertionError
+
+    with pytest.raises(error, match=words):
+        search(models.mlp(), models.rows(), never, **{"budget": 8.0, **values})
+
+
+def test_a_limit_of_loss_gives_the_smallest_plan_within_it():
+    found = search(models.mlp(), models.rows(), models.call, budget=Budget(max_kl=0.001))
+    assert found.assignment.predicted_loss <= 0.001
+    assert found.assignment.bits_per_weight < 16
 
 
 def test_logits_and_losses_do_not_mix():
