@@ -4,6 +4,8 @@
 
 #include "common/bind.h"
 #include "common/pool.h"
+// OCRQUANT_SOURCES, written by csrc/stamp.cmake.
+#include "sources.inc"
 
 // OCRQUANT_OP(name) for every folder of csrc/cpu that has a bind.cpp; written by csrc/CMakeLists.txt.
 #define OCRQUANT_OP(name) \
@@ -16,6 +18,7 @@
 NB_MODULE(_native, m) {
     using namespace ocrquant;
 
+    m.def("sources", [] { return std::string(OCRQUANT_SOURCES); });
     m.def("num_threads", &num_threads);
     m.def("set_num_threads", &set_num_threads);
     m.def("available_cores", &available_cores);

@@ -7,7 +7,7 @@ def test_facts_are_there_and_are_json():
     facts = describe_machine()
     assert json.loads(json.dumps(facts)) == facts
     assert facts["processor"]
-    assert facts["instruction_set"] in {"plain", "avx2", "avx512"}
+    assert facts["instruction_set"] in {"plain", "avx2", "avx512", "amx"}
     assert len(facts["date"]) == 10
 
 

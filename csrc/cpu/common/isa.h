@@ -9,6 +9,6 @@
 #error "kernel files are compiled by csrc/CMakeLists.txt, which sets OCRQUANT_ISA"
 #endif
 
-#if defined(OCRQUANT_WITH_AVX2) || defined(OCRQUANT_WITH_AVX512)
+#if defined(OCRQUANT_WITH_AVX2) || defined(OCRQUANT_WITH_AVX512)  // with AMX too
 #include <immintrin.h>
 #endif

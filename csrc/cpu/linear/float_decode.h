@@ -54,18 +54,17 @@ inline void decode_fp8(const uint8_t* codes, int64_t columns, Unit* w) {
 inline void decode_nvfp4(const uint8_t* chunk, int64_t columns, Unit* w) {
     const __m512 values = _mm512_setr_ps(0, .5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -.5f, -1, -1.5f, -2, -3, -4, -6);
     const __m512i upper = _mm512_set1_epi32(int(0xffff0000));
-    const __m256i order = _mm256_setr_epi16(0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15);
     const int64_t blocks = columns / BLOCK;
     for (int64_t b = 0; b < blocks; ++b) {
         const Nvfp4Group group = nvfp4_group(chunk, b / GROUP, blocks);
         const __m512 scale = _mm512_mul_ps(Scales(group.scales).of(int(b % GROUP)), _mm512_set1_ps(SCALE_UP));
-        for (int quarter = 0; quarter < 4; ++quarter) {
-            const __m256i words = _mm256_permutexvar_epi16(order, load(group.codes + b % GROUP * BLOCK_BYTES + 32 * quarter));
-            const __m512i v = _mm512_cvtepu16_epi32(words);  // columns 0, 2, 1, 3, four bits each
-            const __m512i column[4] = {v, _mm512_srli_epi32(v, 8), _mm512_srli_epi32(v, 4), _mm512_srli_epi32(v, 12)};
-            for (int pair = 0; pair < 2; ++pair, w += PANEL) {
-                const __m512 first = _mm512_mul_ps(_mm512_permutexvar_ps(column[2 * pair], values), scale);
-                const __m512 second = _mm512_mul_ps(_mm512_permutexvar_ps(column[2 * pair + 1], values), scale);
+        for (int half = 0; half < 2; ++half) {
+            const __m512i v = _mm512_loadu_si512(group.codes + b % GROUP * BLOCK_BYTES + 64 * half);
+            for (int pair = 0; pair < 4; ++pair, w += PANEL) {  // reads the lowest four bits of each word of 32
+                const __m512i even = _mm512_srlv_epi32(v, _mm512_set1_epi32(4 * pair));
+                const __m512i odd = _mm512_srlv_epi32(v, _mm512_set1_epi32(4 * pair + 16));
+                const __m512 first = _mm512_mul_ps(_mm512_permutexvar_ps(even, values), scale);
+                const __m512 second = _mm512_mul_ps(_mm512_permutexvar_ps(odd, values), scale);
                 const __m512i low = _mm512_srli_epi32(_mm512_castps_si512(first), 16);
                 const __m512i high = _mm512_and_si512(_mm512_castps_si512(second), upper);
                 _mm512_store_si512(w, _mm512_or_si512(low, high));
@@ -125,7 +124,7 @@ inline void decode_bf16(const uint8_t* chunk, int64_t columns, float* to) {
 inline void decode_nvfp4(const uint8_t* chunk, int64_t columns, float* w) {
     const __m256i doubled = _mm256_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12,  //
                                              0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12);
-    const __m256i nibble = _mm256_set1_epi8(15), upper = _mm256_set1_epi16(short(0xff00)), zero = _mm256_setzero_si256();
+    const __m256i nibble = _mm256_set1_epi8(15);
     const __m256 up = _mm256_set1_ps(0.5f * SCALE_UP);
     const int64_t blocks = columns / BLOCK;
     for (int64_t b = 0; b < blocks; ++b) {
@@ -133,21 +132,24 @@ inline void decode_nvfp4(const uint8_t* chunk, int64_t columns, float* w) {
         const Scales scales(group.scales);
         const __m256 low_scale = _mm256_mul_ps(Scales::move(scales.low, int(b % GROUP)), up);
         const __m256 high_scale = _mm256_mul_ps(Scales::move(scales.high, int(b % GROUP)), up);
-        const auto column = [&](__m256i words) {  // the code in the upper byte of each word
-            const __m256i low = _mm256_srai_epi32(_mm256_unpacklo_epi16(zero, words), 24);
-            const __m256i high = _mm256_srai_epi32(_mm256_unpackhi_epi16(zero, words), 24);
-            _mm256_store_ps(w, _mm256_mul_ps(_mm256_cvtepi32_ps(low), low_scale));
-            _mm256_store_ps(w + 8, _mm256_mul_ps(_mm256_cvtepi32_ps(high), high_scale));
-            w += PANEL;
-        };
-        for (int quarter = 0; quarter < 4; ++quarter) {
-            const __m256i v = load(group.codes + b % GROUP * BLOCK_BYTES + 32 * quarter);
-            const __m256i first = _mm256_shuffle_epi8(doubled, _mm256_and_si256(v, nibble));
-            const __m256i second = _mm256_shuffle_epi8(doubled, _mm256_and_si256(_mm256_srli_epi16(v, 4), nibble));
-            column(_mm256_slli_epi16(first, 8));
-            column(_mm256_and_si256(first, upper));
-            column(_mm256_slli_epi16(second, 8));
-            column(_mm256_and_si256(second, upper));
+        for (int part = 0; part < 4; ++part) {  // eight columns of eight outputs
+            const int half = part / 2, side = part % 2;
+            const __m256 scale = side == 0 ? low_scale : high_scale;
+            const __m256i v = load(group.codes + b % GROUP * BLOCK_BYTES + 32 * part);
+            float* const to = w + (b * BLOCK + 8 * half) * PANEL + 8 * side;
+            const auto column = [&](int k, __m256i words) {  // the code in the upper byte of each word
+                _mm256_store_ps(to + k * PANEL, _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_srai_epi32(words, 24)), scale));
+            };
+            const __m256i low = _mm256_shuffle_epi8(doubled, _mm256_and_si256(v, nibble));
+            const __m256i high = _mm256_shuffle_epi8(doubled, _mm256_and_si256(_mm256_srli_epi16(v, 4), nibble));
+            column(0, _mm256_slli_epi32(low, 24));
+            column(4, _mm256_slli_epi32(low, 16));
+            column(1, _mm256_slli_epi32(low, 8));
+            column(5, low);
+            column(2, _mm256_slli_epi32(high, 24));
+            column(6, _mm256_slli_epi32(high, 16));
+            column(3, _mm256_slli_epi32(high, 8));
+            column(7, high);
         }
     }
 }
@@ -173,11 +175,9 @@ inline void decode_nvfp4(const uint8_t* chunk, int64_t columns, float* w) {
     const int64_t blocks = columns / BLOCK;
     for (int64_t k = 0; k < columns; ++k) {
         const Nvfp4Group group = nvfp4_group(chunk, k / (BLOCK * GROUP), blocks);
-        const int64_t b = k / BLOCK % GROUP, quarter = k % BLOCK / 4, shift = k % 4 / 2 * 4;
-        for (int o = 0; o < PANEL; ++o) {
-            const int code = group.codes[b * BLOCK_BYTES + 32 * quarter + 2 * word_of_output(o) + k % 2] >> shift & 15;
-            w[k * PANEL + o] = values[code] * from_e4m3(group.scales[o * GROUP + b]);
-        }
+        const int64_t b = k / BLOCK % GROUP;
+        for (int o = 0; o < PANEL; ++o)
+            w[k * PANEL + o] = values[nvfp4_code(group.codes + b * BLOCK_BYTES, o, k % BLOCK)] * from_e4m3(group.scales[o * GROUP + b]);
     }
 }
 

@@ -42,6 +42,7 @@ using Element = float;
 
 // The s of a row in bf16.
 inline int row_shift(const uint16_t* row, int64_t width) {
+    if (WEIGHT_DOWN == 0) return 0;
     uint16_t largest = 0;
     for (int64_t k = 0; k < width; ++k) {
         const uint16_t magnitude = row[k] & 0x7fff;
@@ -50,9 +51,10 @@ inline int row_shift(const uint16_t* row, int64_t width) {
     return int(larger(0, smaller(ROW_EXPONENT + 127 - (largest >> 7), WEIGHT_DOWN)));
 }
 
-// Converts row `row` into chunks: column k goes to first[k / CHUNK * chunk_stride + k % CHUNK], in elements. Returns what its
-// sums are to be multiplied by, a power of two.
-inline float prepare_row(const LinearArgs& args, int64_t row, Element* first, int64_t chunk_stride) {
+// Converts row `row` into pieces: column k goes to first[k / PIECE * stride + k % PIECE], in elements; zeros fill up the last
+// FILL columns. Returns what its sums are to be multiplied by, a power of two.
+template <int64_t PIECE, int64_t FILL>
+inline float prepare_row(const LinearArgs& args, int64_t row, Element* first, int64_t stride) {
     const int64_t width = args.in_features;
     const uint16_t* const plain = reinterpret_cast<const uint16_t*>(args.x) + row * width;
     const uint8_t* const codes = args.x + row * width;
@@ -61,15 +63,15 @@ inline float prepare_row(const LinearArgs& args, int64_t row, Element* first, in
                                                            : 0;
     const bool is_fp8 = args.kind == LinearKind::fp8 || args.kind == LinearKind::fp8_plain;
     const float up = power_of_two(shift), factor = power_of_two(is_fp8 ? WEIGHT_DOWN - shift : 0);
-    for (int64_t begin = 0; begin < width; begin += CHUNK) {
-        Element* const to = first + begin / CHUNK * chunk_stride;
-        const int64_t count = smaller(CHUNK, width - begin);
+    for (int64_t begin = 0; begin < width; begin += PIECE) {
+        Element* const to = first + begin / PIECE * stride;
+        const int64_t count = smaller(PIECE, width - begin);
         if (args.kind == LinearKind::fp8) {
             for (int64_t k = 0; k < count; ++k) store_unit(to + k, from_e4m3(codes[begin + k]) * up);
         } else {
             for (int64_t k = 0; k < count; ++k) store_unit(to + k, from_bf16(plain[begin + k]) * up);
         }
-        for (int64_t k = count; k % COLUMNS; ++k) store_unit(to + k, 0.0f);
+        for (int64_t k = count; k % FILL; ++k) store_unit(to + k, 0.0f);
     }
     return factor;
 }

@@ -5,7 +5,11 @@ namespace ocrquant::OCRQUANT_ISA {
 
 void linear(const LinearArgs& args) {
     if (args.rows == 0 || args.out_features == 0) return;
+#if defined(OCRQUANT_WITH_AMX)
+    linear_tiles(args);  // for one row too: its result may not depend on how many there are
+#else
     args.kind == LinearKind::nvfp4 ? linear_nvfp4(args) : linear_float(args);
+#endif
 }
 
 }  // namespace ocrquant::OCRQUANT_ISA

@@ -1,4 +1,6 @@
 // Products of fp32 values (AVX-512: of bf16 pairs) with decoded weights: bf16, FP8 and NVFP4 weights under bf16 rows, FP8 under FP8.
+#if !defined(OCRQUANT_WITH_AMX)  // kernel_amx.cpp in its place
+
 #include "linear/float_tiles.h"
 
 namespace ocrquant::OCRQUANT_ISA {
@@ -135,7 +137,7 @@ void run_rows(const LinearArgs& args, int64_t first_row, int64_t rows, bool seri
     float* const factors = static_cast<float*>(scratch(factors_slot, rows * int64_t(sizeof(float))));
     parallel_for(rows, serial || rows * columns < (1 << 16), [&](int64_t r) {
         const ExactSubnormals guard;
-        factors[r] = prepare_row(args, first_row + r, x + r * CHUNK, rows * CHUNK);
+        factors[r] = prepare_row<CHUNK, COLUMNS>(args, first_row + r, x + r * CHUNK, rows * CHUNK);
     });
     const Job job{args, columns, panel_bytes(args.kind, columns), first_row, rows, x, factors};
     const int64_t panels = ceil_div(args.out_features, PANEL), row_blocks = ceil_div(rows, ROW_BLOCK);
@@ -155,3 +157,5 @@ void linear_float(const LinearArgs& args) {
 }
 
 }  // namespace ocrquant::OCRQUANT_ISA
+
+#endif

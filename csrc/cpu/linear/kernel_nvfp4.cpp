@@ -1,4 +1,6 @@
 // Products of NVFP4 codes with NVFP4 codes.
+#if !defined(OCRQUANT_WITH_AMX)  // kernel_amx.cpp in its place
+
 #include "linear/nvfp4_tiles.h"
 
 namespace ocrquant::OCRQUANT_ISA {
@@ -121,3 +123,5 @@ void linear_nvfp4(const LinearArgs& args) {
 }
 
 }  // namespace ocrquant::OCRQUANT_ISA
+
+#endif

@@ -6,15 +6,18 @@
 namespace ocrquant::OCRQUANT_ISA {
 
 constexpr int64_t BLOCK = 16;                       // columns of one scale
-constexpr int64_t BLOCK_BYTES = PANEL * BLOCK / 2;  // codes of a block: [4][16][2], see layout.py
+constexpr int64_t BLOCK_BYTES = PANEL * BLOCK / 2;  // codes of a block: [2][16][4], see layout.py
 constexpr int64_t GROUP = 4;                        // blocks whose scales lie together
 constexpr int64_t SCALE_BYTES = PANEL * GROUP;      // [16][4]
 constexpr int64_t GROUP_BYTES = GROUP * BLOCK_BYTES + SCALE_BYTES;
 
 inline int64_t nvfp4_bytes(int64_t blocks) { return blocks * BLOCK_BYTES + ceil_div(blocks, GROUP) * SCALE_BYTES; }
 
-// Word of a block's quarter that output `o` has: the middle quarters of 16 change places.
-constexpr int word_of_output(int o) { return (o & 3) | (o & 4) << 1 | (o & 8) >> 1; }
+// The code of output `o` and column `k` of a block; of eight columns even ones are in the lower word, odd ones in the upper.
+inline int nvfp4_code(const uint8_t* block, int64_t o, int64_t k) {
+    const int64_t nibble = k % 2 * 4 + k % 8 / 2;
+    return block[k / 8 * 64 + o * 4 + nibble / 2] >> nibble % 2 * 4 & 15;
+}
 
 // Up to four blocks with their scales, from `begin` on, which is at a border of groups.
 struct Nvfp4Group {

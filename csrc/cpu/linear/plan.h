@@ -20,6 +20,7 @@ inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 #if !defined(OCRQUANT_WITH_PLAIN)
 inline __m256i load(const void* from) { return _mm256_loadu_si256(static_cast<const __m256i*>(from)); }
+inline void prefetch(const void* from) { _mm_prefetch(static_cast<const char*>(from), _MM_HINT_T0); }
 #endif
 
 // Subnormal operands and results count, whatever the calling thread has set.
@@ -89,5 +90,6 @@ inline void finish(const LinearArgs& args, const float* sums, int64_t row, int64
 
 void linear_float(const LinearArgs& args);
 void linear_nvfp4(const LinearArgs& args);
+void linear_tiles(const LinearArgs& args);
 
 }  // namespace ocrquant::OCRQUANT_ISA

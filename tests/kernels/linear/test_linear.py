@@ -24,7 +24,7 @@ from tests.kernels.linear.operands import (
 
 F32, F64 = torch.float32, torch.float64
 NATIVE = extension()
-ISAS = ["plain", "avx2", "avx512"]
+ISAS = ["plain", "avx2", "avx512", "amx"]
 # In units of the root mean square of the results, times the root of the number of products: rounding errors
 # of fp32 chains with random signs, and room to spare.
 TOLERANCE = 2.0**-20
@@ -136,15 +136,49 @@ def test_the_number_of_threads_changes_no_bit(precision, in_codes, rows):
     assert all(torch.equal(results[0], other) for other in results[1:])
 
 
-def test_instruction_sets_give_the_same_bits_for_nvfp4_codes():
-    weight = pack(make_weight(Precision.NVFP4, 90, 336))
+def test_instruction_sets_without_tiles_give_the_same_bits_for_nvfp4_codes():
+    stored = make_weight(Precision.NVFP4, 90, 336)
     x = quantized(make_rows(9, 336), Precision.NVFP4)
     results = []
-    for name in ISAS[: ISAS.index(NATIVE.best_isa()) + 1]:
-        NATIVE.force_isa(name)
-        results.append(run(x, weight))
-    NATIVE.force_isa("auto")
+    try:
+        for name in ISAS[: ISAS.index(NATIVE.best_isa()) + 1]:
+            NATIVE.force_isa(name)
+            if name != "amx":
+                results.append(run(x, pack(stored)))
+    finally:
+        NATIVE.force_isa("auto")
     assert all(torch.equal(results[0], other) for other in results[1:])
+
+
+def test_refuses_panels_of_another_instruction_set():
+    if NATIVE.best_isa() != "amx":
+        pytest.skip("no amx here")
+    x = quantized(make_rows(2, 48), Precision.NVFP4)
+    stored = make_weight(Precision.NVFP4, 20, 48)
+    tiled = pack(stored)
+    try:
+        NATIVE.force_isa("avx512")
+        with pytest.raises(ValueError, match="expected panels for instruction set avx512"):
+            run(x, tiled)
+        plain = pack(stored)
+    finally:
+        NATIVE.force_isa("auto")
+    with pytest.raises(ValueError, match="expected panels for instruction set amx"):
+        run(x, plain)
+
+
+@pytest.mark.parametrize("isa", ISAS, indirect=True)
+@pytest.mark.parametrize("width", [16, 32, 48, 272, 304, 1040])
+def test_a_last_single_block_meets_its_own_columns(isa, width):
+    """One code of 1 in the last column, and rows of the column numbers."""
+    codes = torch.zeros(20, width, dtype=BYTE)
+    codes[7, -1] = 2
+    one = torch.full((20, width // 16), 0x38, dtype=BYTE).view(torch.float8_e4m3fn)
+    weight = nvfp4.NVFP4Weight(packed=nvfp4.pack(codes), block_scale=one, encode_scale=torch.ones(1))
+    x = torch.arange(1, width + 1).remainder(251).to(BF16)[None]
+    expected = torch.zeros(1, 20)
+    expected[0, 7] = x[0, -1]
+    assert torch.equal(run(Operand(plain=x), pack(weight)), expected)
 
 
 @pytest.mark.parametrize(("precision", "in_codes"), COMBINATIONS)

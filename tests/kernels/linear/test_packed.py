@@ -6,7 +6,13 @@ from ocrquant.formats import nvfp4
 from ocrquant.formats.precision import Precision
 from ocrquant.formats.weights import FP8Weight
 from ocrquant.kernels.linear import pack, unpack
-from ocrquant.kernels.linear.layout import PANEL
+from ocrquant.kernels.linear.layout import (
+    PANEL,
+    pack_nvfp4,
+    pack_nvfp4_tiles,
+    unpack_nvfp4,
+    unpack_nvfp4_tiles,
+)
 from tests.kernels.linear.operands import make_weight
 
 BF16, BYTE = torch.bfloat16, torch.uint8
@@ -68,7 +74,7 @@ def test_packed_size_is_within_two_percent_of_the_stored_size(precision, shape):
 
 
 def test_places_of_an_nvfp4_block():
-    # Row 5 of the panel, block 1 of 5; it has word 9 of 16.
+    # Row 5 of the panel, block 1 of 5: four bytes from 20 on of each half.
     codes = torch.zeros(PANEL, 80, dtype=BYTE)
     codes[5, 16:32] = torch.arange(16, dtype=BYTE)
     scale = torch.zeros(PANEL, 5, dtype=BYTE)
@@ -76,12 +82,41 @@ def test_places_of_an_nvfp4_block():
     weight = nvfp4.NVFP4Weight(
         packed=nvfp4.pack(codes), block_scale=scale.view(torch.float8_e4m3fn), encode_scale=torch.ones(1)
     )
-    panel = pack(weight).panels[0]
-    assert panel[128 + 18 : 128 + 20].tolist() == [0x20, 0x31]
-    assert panel[128 + 96 + 18 : 128 + 96 + 20].tolist() == [0xEC, 0xFD]
+    panel = pack_nvfp4(weight.packed, weight.block_scale)[0]
+    assert panel[128 + 20 : 128 + 24].tolist() == [0x20, 0x64, 0x31, 0x75]
+    assert panel[128 + 64 + 20 : 128 + 64 + 24].tolist() == [0xA8, 0xEC, 0xB9, 0xFD]
     assert panel[512 + 20 + 1] == 0x38
     assert panel[576 + 128 + 20] == 0x39
     assert len(panel) == 576 + 128 + 64
+
+
+def test_places_of_an_nvfp4_block_in_tiles():
+    # Row 5 of the panel, block 1 of 3: the second nibble of the second four, then block 2 alone.
+    codes = torch.zeros(PANEL, 48, dtype=BYTE)
+    codes[5, 16:32] = torch.arange(16, dtype=BYTE)
+    codes[15, 47] = 9
+    scale = torch.zeros(PANEL, 3, dtype=BYTE)
+    scale[5, 1], scale[5, 2] = 0x38, 0x39
+    panel = pack_nvfp4_tiles(nvfp4.pack(codes), scale.view(torch.float8_e4m3fn))[0]
+    words = panel[:256].view(torch.int16).view(4, 2, 16)
+    assert words[1, 1].tolist() == [16 * code for code in range(16)]
+    assert not words[[0, 2, 3]].any()
+    assert not words[1, 0].any()
+    assert panel[256 + 16 + 5] == 0x38
+    assert panel[288:416].nonzero().flatten().tolist() == [127]
+    assert panel[288 + 127] == 0x90
+    assert panel[288 + 128 + 5] == 0x39
+    assert len(panel) == 288 + 144
+
+
+@pytest.mark.parametrize("shape", [(16, 16), (17, 32), (40, 176), (1040, 80), (64, 48)])
+def test_both_layouts_of_nvfp4_come_back_bit_for_bit(shape):
+    weight = make_weight(Precision.NVFP4, *shape)
+    scale = weight.block_scale.view(BYTE)
+    for to, back in ((pack_nvfp4, unpack_nvfp4), (pack_nvfp4_tiles, unpack_nvfp4_tiles)):
+        codes, block_scale = back(to(weight.packed, weight.block_scale), *shape)
+        assert torch.equal(codes, weight.packed)
+        assert torch.equal(block_scale.view(BYTE), scale)
 
 
 def test_places_of_fp8_and_bf16_columns():

@@ -1,0 +1,56 @@
+// The tiles of AMX: what they are set to, how they are loaded, multiplied and stored.
+//
+// A product adds to C [m][n] fp32 what A [m][columns] bf16 and B [columns / 2][n][2] bf16 give. An element of C depends on its
+// row of A and its column of B alone, so tiles may be of any size up to 16 by 16. Products are exact; subnormal operands count
+// as zero.
+#pragma once
+
+#include "linear/float_rows.h"
+
+namespace ocrquant::OCRQUANT_ISA {
+
+constexpr int64_t TILE_ROWS = 16;      // at most
+constexpr int64_t LINE = 64;           // bytes of a row of a full tile
+constexpr int64_t TILE_COLUMNS = 32;   // of A, at most
+
+enum Tile { sum_tile = 0, row_tile = 4, weight_tile = 5 };
+
+struct alignas(64) TileSettings {
+    uint8_t palette = 1, start_row = 0, reserved[14] = {};
+    uint16_t row_bytes[16] = {};
+    uint8_t rows[16] = {};
+
+    void set(int tile, int64_t count, int64_t bytes) {
+        rows[tile] = uint8_t(count);
+        row_bytes[tile] = uint16_t(bytes);
+    }
+};
+
+// Tiles of this thread while it lives.
+class Tiles {
+  public:
+    explicit Tiles(const TileSettings& settings) { asm volatile("ldtilecfg %0" : : "m"(settings)); }
+    ~Tiles() { asm volatile("tilerelease"); }
+    Tiles(const Tiles&) = delete;
+    Tiles& operator=(const Tiles&) = delete;
+};
+
+// The memory operands are invisible to the compiler, hence "memory".
+template <int TILE>
+inline void load_tile(const void* from, int64_t stride) {
+    asm volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(from), "r"(stride), "i"(TILE) : "memory");
+}
+template <int TILE>
+inline void store_tile(void* to, int64_t stride) {
+    asm volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(to), "r"(stride), "i"(TILE) : "memory");
+}
+template <int TILE>
+inline void zero_tile() {
+    asm volatile("tilezero %%tmm%c0" : : "i"(TILE));
+}
+template <int SUM, int ROWS, int WEIGHTS>
+inline void multiply_tiles() {
+    asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(SUM), "i"(ROWS), "i"(WEIGHTS));
+}
+
+}  // namespace ocrquant::OCRQUANT_ISA

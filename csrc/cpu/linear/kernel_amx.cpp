@@ -1,0 +1,238 @@
+// Products in AMX tiles: weights in bf16, FP8 or NVFP4, rows in bf16 or in the codes of the weight's format.
+#if defined(OCRQUANT_WITH_AMX)
+
+#include "linear/amx_decode.h"
+#include "linear/amx_rows.h"
+
+namespace ocrquant::OCRQUANT_ISA {
+
+namespace {
+
+constexpr int64_t ROW_BLOCK = 128;           // rows of a task: whole tiles
+constexpr int64_t PREPARED = 2 * ROW_BLOCK;  // rows prepared at once
+constexpr int64_t MOST_PANELS = 16;          // panels of a task: their sums stay in the second-level cache
+constexpr int64_t TOGETHER = 4;              // panels that share a tile of rows
+constexpr int64_t STEPS = CHUNK / TILE_COLUMNS;
+
+enum Slot { rows_slot = 0, factors_slot = 1, sums_slot = 2, weights_slot = 3 };
+
+struct Job {
+    const LinearArgs& args;
+    int64_t columns;  // padded to COLUMNS or BLOCK
+    int64_t panel_bytes;
+    int64_t first_row;     // of the prepared rows
+    int64_t rows;          // prepared, with those of zeros
+    const uint8_t* x;      // [steps][rows] of LINE bytes, in tiles
+    const float* factors;  // [rows]
+    float alpha;
+};
+
+// Some steps of some panels: tile of rows, panels as they lie, their decoded tiles, sums.
+struct Place {
+    const uint8_t* x;
+    int64_t x_step, x_stride;
+    const uint8_t* w;
+    int64_t w_panel, w_step;
+    uint8_t* decoded;      // [TOGETHER][STEPS] tiles
+    const uint8_t* tiles;  // what is multiplied: those, or bf16 panels as they lie
+    int64_t tiles_panel;
+    int64_t last_slot;  // decoded steps that are kept, minus 1: two where no other tile of rows needs them, to be gentle on the cache
+    int64_t steps;
+    float* c;
+    int64_t c_panel, c_stride;
+};
+
+template <Source SOURCE, int PANELS>
+inline void decode(const Place& place, int64_t step) {
+    for (int64_t p = 0; SOURCE != Source::again && p < PANELS; ++p)
+        decode_step<SOURCE>(place.w + p * place.w_panel + step * place.w_step, place.decoded + (p * STEPS + (step & place.last_slot)) * TILE_BYTES);
+}
+
+template <bool IS_LEFT, int INDEX>
+inline void multiply_panel(const Place& place, int64_t step) {
+    constexpr int WEIGHTS = weight_tile + INDEX % 3;
+    load_tile<WEIGHTS>(place.tiles + INDEX * place.tiles_panel + (step & place.last_slot) * TILE_BYTES, LINE);
+    IS_LEFT ? multiply_tiles<sum_tile + INDEX, WEIGHTS, row_tile>() : multiply_tiles<sum_tile + INDEX, row_tile, WEIGHTS>();
+}
+
+template <bool IS_LEFT, int PANELS>
+inline void multiply(const Place& place, int64_t step) {
+    load_tile<row_tile>(place.x + step * place.x_step, place.x_stride);
+    multiply_panel<IS_LEFT, 0>(place, step);
+    if constexpr (PANELS > 1) multiply_panel<IS_LEFT, 1>(place, step);
+    if constexpr (PANELS > 2) multiply_panel<IS_LEFT, 2>(place, step);
+    if constexpr (PANELS > 3) multiply_panel<IS_LEFT, 3>(place, step);
+}
+
+// Decoding is a step ahead: a tile is not loaded while its stores are on their way, which would wait for each of them.
+template <Source SOURCE, bool IS_LEFT, int PANELS>
+void tile(const Place& place) {
+    load_tile<sum_tile>(place.c, place.c_stride);
+    if constexpr (PANELS > 1) load_tile<sum_tile + 1>(place.c + place.c_panel, place.c_stride);
+    if constexpr (PANELS > 2) load_tile<sum_tile + 2>(place.c + 2 * place.c_panel, place.c_stride);
+    if constexpr (PANELS > 3) load_tile<sum_tile + 3>(place.c + 3 * place.c_panel, place.c_stride);
+    decode<SOURCE, PANELS>(place, 0);
+    for (int64_t step = 1; step < place.steps; ++step) {
+        decode<SOURCE, PANELS>(place, step);
+        multiply<IS_LEFT, PANELS>(place, step - 1);
+    }
+    multiply<IS_LEFT, PANELS>(place, place.steps - 1);
+    store_tile<sum_tile>(place.c, place.c_stride);
+    if constexpr (PANELS > 1) store_tile<sum_tile + 1>(place.c + place.c_panel, place.c_stride);
+    if constexpr (PANELS > 2) store_tile<sum_tile + 2>(place.c + 2 * place.c_panel, place.c_stride);
+    if constexpr (PANELS > 3) store_tile<sum_tile + 3>(place.c + 3 * place.c_panel, place.c_stride);
+}
+
+template <Source SOURCE, bool IS_LEFT>
+void any_panels(const Place& place, int64_t panels) {
+    switch (panels) {
+        case 1: return tile<SOURCE, IS_LEFT, 1>(place);
+        case 2: return tile<SOURCE, IS_LEFT, 2>(place);
+        case 3: return tile<SOURCE, IS_LEFT, 3>(place);
+        case 4: return tile<SOURCE, IS_LEFT, 4>(place);
+    }
+}
+
+void tile_of_rows(const Place& place, Source source, bool is_left, int64_t panels) {
+    switch (source) {
+        case Source::fp8: return any_panels<Source::fp8, false>(place, panels);
+        case Source::nvfp4: return any_panels<Source::nvfp4, true>(place, panels);
+        case Source::bf16: return any_panels<Source::bf16, false>(place, panels);
+        case Source::again:
+            return is_left ? any_panels<Source::again, true>(place, panels) : any_panels<Source::again, false>(place, panels);
+    }
+}
+
+// All tiles of rows: the first one decodes, the others find what it left.
+void all_rows(Place place, Source first, bool is_left, const RowTiles& tiles, int64_t panels) {
+    for (int64_t t = 0; t < tiles.count; ++t) {
+        tile_of_rows(place, t == 0 ? first : Source::again, is_left, panels);
+        place.x += tiles.height * LINE;
+        place.c += tiles.height * PANEL;
+    }
+}
+
+// One chunk of columns, from `k` on, of at most TOGETHER panels, which begin at `w`.
+void chunk(const Job& job, const uint8_t* x, const uint8_t* w, const RowTiles& tiles, int64_t k, int64_t panels, float* c) {
+    const LinearArgs& args = job.args;
+    const bool is_left = args.tiles;
+    const int64_t columns = smaller(CHUNK, job.columns - k), full = columns / TILE_COLUMNS, rest = columns % TILE_COLUMNS;
+    Place place;
+    place.x = x + k / TILE_COLUMNS * job.rows * LINE;
+    place.x_step = job.rows * LINE;
+    place.x_stride = place.c_stride = is_left ? tiles.height * 4 : LINE;
+    place.w = w + panel_bytes(args, k);
+    place.w_panel = job.panel_bytes;
+    place.w_step = panel_bytes(args, TILE_COLUMNS);
+    place.decoded = static_cast<uint8_t*>(scratch(weights_slot, TOGETHER * STEPS * TILE_BYTES));
+    const bool is_bf16 = args.kind == LinearKind::bf16;
+    place.tiles = is_bf16 ? place.w : place.decoded;
+    place.tiles_panel = is_bf16 ? place.w_panel : STEPS * TILE_BYTES;
+    place.last_slot = is_bf16 || tiles.count > 1 ? STEPS - 1 : 1;
+    place.steps = full;
+    place.c = c;
+    place.c_panel = tiles.rows() * PANEL;
+    const Source source = is_left ? Source::nvfp4 : is_bf16 ? Source::bf16 : Source::fp8;
+    if (full > 0) all_rows(place, source, is_left, tiles, panels);
+    if (rest == 0) return;
+    for (int64_t p = 0; p < panels; ++p)
+        decode_last(args, place.w + p * place.w_panel + full * place.w_step, rest, place.decoded + p * STEPS * TILE_BYTES);
+    place.x += full * place.x_step;
+    place.tiles = place.decoded;
+    place.tiles_panel = STEPS * TILE_BYTES;
+    place.steps = 1;
+    all_rows(place, Source::again, is_left, tiles, panels);
+}
+
+TileSettings settings_of(bool is_left, const RowTiles& tiles) {
+    const int64_t height = is_left ? PANEL : tiles.height, bytes = is_left ? tiles.height * 4 : LINE;
+    TileSettings settings;
+    for (int i = 0; i < TOGETHER; ++i) settings.set(sum_tile + i, height, bytes);
+    settings.set(row_tile, height, bytes);
+    for (int i = 0; i < 3; ++i) settings.set(weight_tile + i, PANEL, LINE);
+    return settings;
+}
+
+// Sums of a panel are tiles: [height][16], or with NVFP4 [16][height].
+void finish_panel(const Job& job, const RowTiles& tiles, const float* sums, int64_t begin, int64_t rows, int64_t panel) {
+    for (int64_t r = 0; r < rows; ++r) {
+        const float* y = sums + r * PANEL;
+        float turned[PANEL];
+        if (job.args.tiles) {
+            const float* const from = sums + r / tiles.height * tiles.height * PANEL + r % tiles.height;
+            for (int64_t o = 0; o < PANEL; ++o) turned[o] = from[o * tiles.height];
+            y = turned;
+        }
+        finish(job.args, y, job.first_row + begin + r, panel, job.factors[begin + r], job.alpha);
+    }
+}
+
+// Rows begin .. begin + rows of the prepared ones times some panels, all columns.
+void run_task(const Job& job, int64_t begin, int64_t rows, int64_t first_panel, int64_t panels) {
+    const ExactSubnormals guard;
+    const RowTiles tiles(rows);
+    const int64_t panel_sums = tiles.rows() * PANEL;
+    float* const sums = static_cast<float*>(scratch(sums_slot, panels * panel_sums * int64_t(sizeof(float))));
+    std::memset(sums, 0, size_t(panels * panel_sums) * sizeof(float));
+    const auto some = [&](int64_t k, int64_t p) {
+        const uint8_t* const w = job.args.weight + (first_panel + p) * job.panel_bytes;
+        chunk(job, job.x + begin * LINE, w, tiles, k, smaller(TOGETHER, panels - p), sums + p * panel_sums);
+    };
+    {
+        const Tiles in_use(settings_of(job.args.tiles, tiles));
+        if (tiles.count == 1) {  // a few streams over the weights
+            for (int64_t p = 0; p < panels; p += TOGETHER)
+                for (int64_t k = 0; k < job.columns; k += CHUNK) some(k, p);
+        } else {  // the rows' chunk stays in the second-level cache
+            for (int64_t k = 0; k < job.columns; k += CHUNK)
+                for (int64_t p = 0; p < panels; p += TOGETHER) some(k, p);
+        }
+    }
+    for (int64_t p = 0; p < panels; ++p) finish_panel(job, tiles, sums + p * panel_sums, begin, rows, first_panel + p);
+}
+
+// Row `r` of a piece whose last block of rows begins at `last`.
+float prepare(const LinearArgs& args, int64_t row, uint8_t* x, int64_t step, int64_t last, const RowTiles& last_tiles, int64_t r) {
+    if (!args.tiles) {
+        uint16_t* const to = reinterpret_cast<uint16_t*>(x + r * LINE);
+        return prepare_row<TILE_COLUMNS, TILE_COLUMNS>(args, row, to, step / 2);
+    }
+    const int64_t block = r < last ? r / ROW_BLOCK * ROW_BLOCK : last;
+    prepare_pairs(args, row, x + block * LINE, step, r < last ? RowTiles(ROW_BLOCK) : last_tiles, r - block);
+    return 1.0f;
+}
+
+void run_rows(const LinearArgs& args, int64_t first_row, int64_t rows, bool serial) {
+    const int64_t columns = ceil_div(args.in_features, COLUMNS) * COLUMNS, steps = ceil_div(columns, TILE_COLUMNS);
+    const int64_t last = (rows - 1) / ROW_BLOCK * ROW_BLOCK;
+    const RowTiles last_tiles(rows - last);
+    const int64_t padded = last + last_tiles.rows(), step_bytes = padded * LINE;
+    uint8_t* const x = static_cast<uint8_t*>(scratch(rows_slot, steps * step_bytes));
+    float* const factors = static_cast<float*>(scratch(factors_slot, rows * int64_t(sizeof(float))));
+    for (int64_t step = 0; step < steps && rows < padded; ++step)
+        std::memset(x + step * step_bytes + last * LINE, 0, size_t((padded - last) * LINE));
+    parallel_for(rows, serial || rows * columns < (1 << 16), [&](int64_t r) {
+        const ExactSubnormals guard;
+        factors[r] = prepare(args, first_row + r, x, step_bytes, last, last_tiles, r);
+    });
+    const float alpha = args.kind == LinearKind::nvfp4 ? 1.0f / args.encode_scale[0] : 1.0f;
+    const Job job{args, columns, panel_bytes(args, columns), first_row, padded, x, factors, alpha};
+    const int64_t panels = ceil_div(args.out_features, PANEL), row_blocks = ceil_div(rows, ROW_BLOCK);
+    const int64_t together = panels_of_task(panels, job.panel_bytes, row_blocks, TOGETHER, MOST_PANELS);
+    const int64_t groups = ceil_div(panels, together);
+    parallel_for(row_blocks * groups, serial, [&](int64_t task) {
+        const int64_t begin = task / groups * ROW_BLOCK, panel = task % groups * together;
+        run_task(job, begin, smaller(ROW_BLOCK, rows - begin), panel, smaller(together, panels - panel));
+    });
+}
+
+}  // namespace
+
+void linear_tiles(const LinearArgs& args) {
+    const bool serial = is_small(args, panel_bytes(args, ceil_div(args.in_features, COLUMNS) * COLUMNS));
+    for (int64_t row = 0; row < args.rows; row += PREPARED) run_rows(args, row, smaller(PREPARED, args.rows - row), serial);
+}
+
+}  // namespace ocrquant::OCRQUANT_ISA
+
+#endif

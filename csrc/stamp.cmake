@@ -1,0 +1,10 @@
+# Writes OUTPUT, a header with the digest of all sources under SOURCES; ocrquant/kernels/extension.py computes the same.
+file(GLOB_RECURSE files RELATIVE "${SOURCES}" "${SOURCES}/*.h" "${SOURCES}/*.cpp" "${SOURCES}/*.txt" "${SOURCES}/*.cmake")
+list(SORT files COMPARE STRING)
+set(lines "")
+foreach(path IN LISTS files)
+  file(SHA256 "${SOURCES}/${path}" digest)
+  string(APPEND lines "${path} ${digest}\n")
+endforeach()
+string(SHA256 stamp "${lines}")
+file(CONFIGURE OUTPUT "${OUTPUT}" CONTENT "#define OCRQUANT_SOURCES \"${stamp}\"\n")
