@@ -38,6 +38,7 @@ BENCHMARKS: Mapping[str, Entry] = MappingProxyType(
             "workers": "pages prepared by worker processes beside the engine, by number of workers",
             "cost-table": "times of every product of a model in every format, for a plan's budget of time",
             "export": "a model of Qwen3.5-4B shape exported against a copy of its file: time and memory",
+            "sensitivity": "scores of all groups and formats: screened and measured, against whole passes",
             "vision": "the vision tower on a batch packed into one sequence and image by image",
         }.items()
     }

@@ -22,11 +22,11 @@ from ocrquant.artifacts import (
     sha256_file,
 )
 from ocrquant.assign import assign
+from ocrquant.assign.grid import grid_plans
 from ocrquant.calibrate import collect_statistics, round_groups
 from ocrquant.evaluate import evaluate_run
 from ocrquant.export import export_checkpoint
 from ocrquant.pipeline.context import Context
-from ocrquant.pipeline.plan_grid import grid_plans
 from ocrquant.pipeline.transcribe import write_pages
 from ocrquant.recipe import Recipe
 from ocrquant.sensitivity import measure_sensitivity

@@ -7,8 +7,8 @@ import torch
 
 from ocrquant.adapters.model import load_model
 from ocrquant.artifacts import Rounding, RunFolder, Sensitivity
+from ocrquant.assign.grid import grid_plans
 from ocrquant.formats import Precision
-from ocrquant.pipeline.plan_grid import grid_plans
 from ocrquant.recipe.sections import SearchSection, SensitivitySection
 from ocrquant.sensitivity import measure_sensitivity
 

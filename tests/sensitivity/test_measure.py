@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from ocrquant.artifacts import Journal, PageScores, Rounding, RunFolder, Sensitivity
+from ocrquant.assign.grid import grid_plans
 from ocrquant.errors import ModelError, PatternError
 from ocrquant.formats import FORMATS, Precision
-from ocrquant.pipeline.plan_grid import grid_plans
 from ocrquant.recipe.sections import SearchSection, SensitivitySection
 from ocrquant.sensitivity import growth, measure, measure_sensitivity, scorer
 

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
+from ocrquant.assign.grid import grid_plans
 from ocrquant.formats import Precision
-from ocrquant.pipeline.plan_grid import grid_plans
 from ocrquant.sensitivity.estimates import Estimate
 from ocrquant.sensitivity.screening import (
     MIN_LARGE,

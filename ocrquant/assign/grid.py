@@ -1,7 +1,7 @@
 """Plans for a fixed grid of budgets, by which scoring sees what its scores decide.
 
 The grid does not follow the budget of a recipe, so that scores serve every budget and another one scores
-nothing again. Knows the solver's functions; holds no arithmetic of its own.
+nothing again. Knows the solver.
 """
 
 from __future__ import annotations
