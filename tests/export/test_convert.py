@@ -6,8 +6,10 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
 
 from ocrquant.checkpoint import FILE_FORMATS, CheckpointReader, StoredCheckpoint
+from ocrquant.cli import app
 from ocrquant.errors import ModelError, OutputError, RecipeError, TargetError
 from ocrquant.export import Target, convert_checkpoint, write_checkpoint
 
@@ -93,6 +95,16 @@ def test_a_folder_of_another_program(rounded, tmp_path):
         assert dict(one.linears) == dict(two.linears)
         for linear in one.linears:
             assert torch.equal(one.weight(linear).dequantize(), two.weight(linear).dequantize())
+
+
+def test_the_command(rounded, tmp_path):
+    folder = write(rounded, tmp_path / "one", "compressed-tensors", *MIXED)
+    arguments = ["export-as", str(folder), "--out", str(tmp_path / "two"), "--target"]
+    result = CliRunner().invoke(app, [*arguments, "tensorrt-llm"])
+    assert (result.exit_code, result.stdout) == (0, "modelopt\n")
+    with StoredCheckpoint(tmp_path / "two") as stored:
+        assert stored.format.name == "modelopt"
+    assert CliRunner().invoke(app, [*arguments, "sglang"]).exit_code == TargetError.exit_code
 
 
 def test_what_the_target_cannot_serve_is_refused_before_anything_is_written(rounded, tmp_path):

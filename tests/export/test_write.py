@@ -343,7 +343,14 @@ def test_faults_in_rounded_weights_are_found(rounded, tmp_path, part, value, err
     assert not (tmp_path / "out").exists()
 
 
-def test_drafting_heads_are_copied_and_ignored(rounded, tmp_path):
+@pytest.mark.parametrize(
+    ("file_format", "expected"),
+    [
+        ("compressed-tensors", {"mtp.layers.0.mlp.gate_proj", "mtp.fc", r"re:(?:.*\.)?mtp\..*"}),
+        ("modelopt", {"mtp*"}),
+    ],
+)
+def test_drafting_heads_are_copied_and_ignored(rounded, tmp_path, file_format, expected):
     source = tmp_path / "source"
     shutil.copytree(rounded.source, source)
     tensors = load_file(source / "model.safetensors")
@@ -360,12 +367,13 @@ def test_drafting_heads_are_copied_and_ignored(rounded, tmp_path):
             model_map=read_model_map(source),
             groups=rounded.plan("nvfp4"),
             weights=weights,
+            file_format=file_format,
             max_shard_bytes=10**9,
         )
     out = tensors_of(tmp_path / "out")
     assert all(same(out[name], tensor) for name, tensor in heads.items())
     ignored = json.loads((tmp_path / "out" / "config.json").read_bytes())["quantization_config"]["ignore"]
-    assert {"mtp.layers.0.mlp.gate_proj", "mtp.fc", r"re:(?:.*\.)?mtp\..*"} <= set(ignored)
+    assert expected <= set(ignored)
     assert "mtp.norm" not in ignored
 
 

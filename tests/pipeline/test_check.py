@@ -1,10 +1,12 @@
-"""What `check` says and refuses of the held-out pages when a verdict on equivalence is asked for."""
+"""What `check` says and refuses: too few pages for a verdict, plans that a target cannot read."""
 
 from types import SimpleNamespace
 
 import pytest
+from typer.testing import CliRunner
 
-from ocrquant.errors import PagesError
+from ocrquant.cli import app
+from ocrquant.errors import PagesError, TargetError
 from ocrquant.pipeline.check import check_recipe
 from ocrquant.pipeline.stages import _page_inputs
 from ocrquant.recipe import load_recipe
@@ -37,3 +39,20 @@ def test_a_margin_transcribes_no_page_again(write_recipe):
     assert inputs() == inputs(**MARGIN) == inputs(num_bootstrap_samples=300)
     assert inputs() != inputs(max_new_tokens=7)
     assert inputs() != inputs(batch_size=3)
+
+
+def test_a_target_is_said_and_held_against_the_search(write_recipe):
+    """Before any work: what the search may end in is refused, with the group, the rule and the fix."""
+
+    def text_of(**export):
+        return check_recipe(load_recipe(write_recipe(export=export)), device="cpu").render()
+
+    assert "export    compressed-tensors, no target named" in text_of()
+    assert "export    modelopt, which tensorrt-llm reads" in text_of(target="tensorrt-llm")
+    with pytest.raises(TargetError, match=r"FP8 beside NVFP4: .* of group .*vLLM 0.30 or later"):
+        text_of(target="vllm==0.29.0", format="modelopt", kv_cache="auto")
+    recipe = write_recipe(export={"target": "sglang"})
+    result = CliRunner().invoke(app, ["check", str(recipe)])
+    assert result.exit_code == TargetError.exit_code
+    assert CliRunner().invoke(app, ["check", str(recipe), "--target", "vllm"]).exit_code == 0
+    assert CliRunner().invoke(app, ["check", str(recipe), "--target", "tgi"]).exit_code == 10
