@@ -34,6 +34,7 @@ __all__ = ["Settings", "run"]
 
 _SEED = 0
 _MICROSECONDS = 1e6
+_WIDE = 1.5
 
 Positive = Annotated[int, Field(ge=1)]
 Shape = tuple[int, int]
@@ -93,7 +94,16 @@ def run(settings: Settings, repeats: int) -> Report:
         "a weight is read from where a step finds it: copies of it as large as the model go by in a pass",
         "use with assign.target.table; assign.target.batch times window must lie between the rows measured",
     ]
+    report.notes += _unsteady(entries)
     return report
+
+
+def _unsteady(entries: Sequence[CostEntry]) -> list[str]:
+    """A warning where the interval of a median is wide: something else was running."""
+    wide = sum(entry.high_us > _WIDE * entry.low_us for entry in entries)
+    if not wide:
+        return []
+    return [f"{wide} of {len(entries)} times vary by more than half: measure again on a quiet machine"]
 
 
 def _fits(group: Group, precision: Precision) -> bool:

@@ -5,8 +5,9 @@ import json
 import pytest
 
 from ocrquant.adapters import model_folder, read_model_map
+from ocrquant.bench.cost_table import _unsteady
 from ocrquant.bench.run import run_benchmark
-from ocrquant.cost import CostTable, Load, StepCost
+from ocrquant.cost import CostEntry, CostTable, Load, StepCost
 from ocrquant.errors import RecipeError
 from ocrquant.formats import Precision
 
@@ -35,6 +36,25 @@ def test_the_file_says_what_it_was_measured_on(file):
     assert data["machine"]["processor"] in table.machine
     assert all(entry.low_us <= entry.us <= entry.high_us for entry in table.products)
     assert data["repeats_note"].startswith("too few")
+
+
+def test_unsteady_times_are_said():
+    def entry(high_us):
+        return CostEntry(
+            out_features=1,
+            in_features=1,
+            precision="bf16",
+            rows=1,
+            us=1.2,
+            low_us=1,
+            high_us=high_us,
+            repeats=12,
+        )
+
+    assert _unsteady([entry(1.4)]) == []
+    assert _unsteady([entry(1.4), entry(1.6)]) == [
+        "1 of 2 times vary by more than half: measure again on a quiet machine"
+    ]
 
 
 def test_more_rows_than_were_measured_are_refused(file):
