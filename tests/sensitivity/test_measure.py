@@ -133,6 +133,19 @@ def killed(function, after):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+def alarmed(function, seconds):
+    """Runs a function in a child process that an alarm ends without warning; whether it came in time."""
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        try:
+            function()
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGALRM
+
+
 @pytest.fixture
 def counted(monkeypatch):
     """The changes that are measured, as they are."""
@@ -161,6 +174,23 @@ def test_killed_and_repeated_ends_in_the_same_bytes(folder, score, counted):
     assert (folder / Sensitivity.FILE_NAME).read_bytes() == expected
     assert (folder / PageScores.FILE_NAME).read_bytes() == by_page
     assert 0 < len(counted) < in_all
+
+
+def test_killed_at_random_moments_ends_in_the_same_bytes(folder, score, rng):
+    def run():
+        return score(folder, score="screened", num_pages=4)
+
+    run()
+    expected = (folder / Sensitivity.FILE_NAME).read_bytes()
+    (folder / Sensitivity.FILE_NAME).unlink()
+    num_kills = 0
+    for longest in (0.1, 0.4, 0.8, 0.8, 1.6, 1.6):
+        if not alarmed(run, rng.uniform(0.02, longest)):
+            break
+        num_kills += 1
+    assert num_kills > 0
+    run()
+    assert (folder / Sensitivity.FILE_NAME).read_bytes() == expected
 
 
 def test_half_a_stage_of_other_inputs_is_not_continued(folder, score, monkeypatch, counted):
