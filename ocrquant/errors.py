@@ -31,6 +31,7 @@ __all__ = [
     "ShapeError",
     "SplitError",
     "TargetError",
+    "VerificationError",
     "WeightValueError",
     "dotted_key",
 ]
@@ -214,3 +215,9 @@ class TargetError(OcrQuantError):
     """The server that a recipe names as its target cannot read what would be written."""
 
     exit_code = 31
+
+
+class VerificationError(OcrQuantError):
+    """A checkpoint has errors; they are printed."""
+
+    exit_code = 32

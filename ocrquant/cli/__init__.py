@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from ocrquant import __version__
+from ocrquant.cli.checkpoints import inspect, verify
 from ocrquant.cli.options import Adopt, Device, Overrides, RecipeFile, RecipeOrRun, Server, reported
 from ocrquant.cli.planning import assign
 
@@ -122,6 +123,8 @@ def export_as(
 
 
 app.command()(assign)
+for _command in (inspect, verify):
+    app.command()(_command)
 
 
 @app.command()
