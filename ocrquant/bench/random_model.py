@@ -8,7 +8,7 @@ precisions: linears that are merged get one precision, FP8 where the budget allo
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,15 @@ from ocrquant.models.registry import build_model
 from ocrquant.models.weights import MappingSource
 from ocrquant.models.workspace import Workspace
 
-__all__ = ["PUBLISHED", "LoadedModel", "RandomModel", "deal_precisions", "make_model", "text_shapes"]
+__all__ = [
+    "PUBLISHED",
+    "LoadedModel",
+    "RandomModel",
+    "deal_precisions",
+    "make_model",
+    "random_tensor",
+    "text_shapes",
+]
 
 PUBLISHED: Mapping[str, Any] = {
     "hidden_size": 1024,
@@ -150,7 +158,7 @@ def make_model(sizes: Mapping[str, Any] = PUBLISHED, seed: int = 0) -> RandomMod
     """
     config, shapes = text_shapes(sizes)
     generator = torch.Generator().manual_seed(seed)
-    tensors = {name: _tensor(name, shape, generator) for name, shape in shapes.items()}
+    tensors = {name: random_tensor(name, shape, generator) for name, shape in shapes.items()}
     return RandomModel(config, tensors)
 
 
@@ -161,7 +169,8 @@ def _sections(rotary_dim: int) -> list[int]:
     return [half - 2 * side - (half - 3 * side) // 2, side + (half - 3 * side) // 2, side]
 
 
-def _tensor(name: str, shape: torch.Size, generator: torch.Generator) -> Tensor:
+def random_tensor(name: str, shape: Sequence[int], generator: torch.Generator) -> Tensor:
+    """A bf16 tensor of a checkpoint, by what its name says it is."""
     if name.endswith("linear_attn.norm.weight"):
         return torch.ones(shape, dtype=torch.bfloat16)
     if "norm" in name:

@@ -26,7 +26,9 @@ class Entry:
 
 BENCHMARKS: Mapping[str, Entry] = MappingProxyType(
     {
-        name: Entry(f"ocrquant.bench.{name.replace('-', '_')}", summary, name not in ("correctness", "soak"))
+        name: Entry(
+            f"ocrquant.bench.{name.replace('-', '_')}", summary, name not in ("correctness", "soak", "memory")
+        )
         for name, summary in {
             "serving": "pages through the engine and through transformers: tokens/s and time to first token",
             "layer": "linears of one decoder layer of Qwen3.5-9B shape in bf16, FP8 and NVFP4",
@@ -35,6 +37,7 @@ BENCHMARKS: Mapping[str, Entry] = MappingProxyType(
             "state": "recurrent states in windows of drafts, native and ReplaySSM; drift over a long answer",
             "correctness": "greedy text of the engine against transformers, of a batch against one by one",
             "soak": "thousands of requests with cancellations, a full queue and preemptions",
+            "memory": "a random model of 9 GB scored block by block: peak memory against the forecast",
             "workers": "pages prepared by worker processes beside the engine, by number of workers",
             "cost-table": "times of every product of a model in every format, for a plan's budget of time",
             "export": "a model of Qwen3.5-4B shape exported against a copy of its file: time and memory",
