@@ -1,8 +1,9 @@
 """Linears of one decoder layer of Qwen3.5-9B shape: torch in bf16 against packed bf16, FP8 and NVFP4 weights.
 
-One pass multiplies the rows by every linear of the layer, one after another; together their weights are far
-beyond every cache, so that a pass reads all of them from memory. The native arms are captured programs, as
-the engine runs them; those of FP8 and NVFP4 also quantize their rows, which the engine does inside the op
+One pass multiplies the rows by every linear of the layer, one after another. Before every pass of every arm
+the buffer that the bandwidth is measured on is read, so that a pass reads its weights from memory whatever
+ran before: in NVFP4 they are smaller than the cache of a large server. The native arms are captured programs,
+as the engine runs them; those of FP8 and NVFP4 also quantize their rows, which the engine does inside the op
 before.
 The ceiling of a pass at one row is the time to read its weights at the bandwidth measured between the passes.
 """
@@ -54,7 +55,7 @@ class Settings(BenchSettings):
         kinds: Layers to measure: ``gdn`` and ``attention``.
         rows: Rows of a pass.
         threads: Threads of torch and of the native kernels.
-        probe_bytes: Buffer that the bandwidth is measured on.
+        probe_bytes: Buffer that the bandwidth is measured on, and that is read before every pass.
     """
 
     hidden: Positive = 4096
@@ -148,7 +149,7 @@ def _measure(
         if name != "bf16":
             arms[f"{name}_plain"] = _native_arm(linears, inputs, name, is_plain=True)
     with use_threads(threads):
-        seconds = interleave(arms, repeats=repeats)
+        seconds = interleave(arms, repeats=repeats, before=probe)
     found: dict[str, object] = {
         "read_bytes_per_s": median_interval(seconds["read"]).inverse(probe.num_bytes),
         "torch": {"seconds": median_interval(seconds["torch"])},

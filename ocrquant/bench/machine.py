@@ -15,8 +15,8 @@ from ocrquant.kernels.read_memory import read_memory
 
 __all__ = ["READ_BYTES", "ReadProbe", "describe_machine"]
 
-READ_BYTES = 1 << 28
-"""Far beyond every cache that a processor of today has."""
+READ_BYTES = 1 << 30
+"""Three times the largest cache met so far, 300 MiB shared by the cores of a Xeon (family 6 model 207)."""
 
 
 class ReadProbe:

@@ -48,7 +48,12 @@ class Estimate:
 
 
 def interleave(
-    arms: Mapping[str, Callable[[], object]], *, repeats: int = MIN_REPEATS, warmup: int = 2, seed: int = 0
+    arms: Mapping[str, Callable[[], object]],
+    *,
+    repeats: int = MIN_REPEATS,
+    warmup: int = 2,
+    seed: int = 0,
+    before: Callable[[], object] | None = None,
 ) -> dict[str, list[float]]:
     """Seconds of every repeat of every arm.
 
@@ -60,6 +65,8 @@ def interleave(
         repeats: Of each arm.
         warmup: Runs of each arm before that do not count.
         seed: Of the orders.
+        before: Run before every arm of every repeat, not timed: what empties the caches of what an arm before
+            has read.
     """
     order, shuffle = list(arms), random.Random(seed)
     for _ in range(warmup):
@@ -69,6 +76,8 @@ def interleave(
     for _ in range(repeats):
         shuffle.shuffle(order)
         for name in order:
+            if before is not None:
+                before()
             begin = time.perf_counter()
             arms[name]()
             seconds[name].append(time.perf_counter() - begin)

@@ -1,3 +1,5 @@
+import time
+
 import numpy as np
 import pytest
 
@@ -15,6 +17,18 @@ def test_arms_take_turns_and_warm_up_apart():
     assert all(set(pair) == {"a", "b"} for pair in pairs)
     assert len(set(map(tuple, pairs))) == 2, "the order changes"
     assert {name: len(s) for name, s in seconds.items()} == {"a": 12, "b": 12}
+
+
+def test_what_comes_before_every_arm_is_not_timed():
+    calls = []
+
+    def flush():
+        time.sleep(0.02)
+        calls.append("flush")
+
+    seconds = interleave({"a": lambda: calls.append("a")}, repeats=3, warmup=1, before=flush)
+    assert calls == ["a", *["flush", "a"] * 3]
+    assert max(seconds["a"]) < 0.02
 
 
 @pytest.mark.parametrize("count", [6, 12, 13, 25, 40])
