@@ -8,6 +8,7 @@ called with. See DeepStack (arXiv 2406.04334).
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 from torch import Tensor, nn
@@ -27,7 +28,7 @@ def add_in_layers(decoder: Any) -> None:
     setattr(decoder, _DONE, True)
     decoder.register_forward_pre_hook(_as_one_argument, with_kwargs=True)
     for index, layer in enumerate(decoder.layers):
-        layer.register_forward_hook(_adding(decoder._deepstack_process, index), with_kwargs=True)
+        layer.forward = _adding(layer.forward, decoder._deepstack_process, index)
 
 
 def _as_one_argument(
@@ -40,11 +41,17 @@ def _as_one_argument(
     return arguments, others
 
 
-def _adding(add: Callable[[Tensor, Tensor, Tensor], Tensor], index: int) -> Callable[..., Tensor | None]:
-    def hook(
-        module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any], output: Tensor
-    ) -> Tensor | None:
-        mask, features = keywords.get(DEEPSTACK) or (None, ())
-        return add(output, mask, features[index]) if mask is not None and index < len(features) else None
+def _adding(
+    forward: Callable[..., Tensor], add: Callable[[Tensor, Tensor, Tensor], Tensor], index: int
+) -> Callable[..., Tensor]:
+    @wraps(forward)
+    def with_features(
+        *arguments: Any, deepstack: tuple[Tensor, list[Tensor]] | None = None, **keywords: Any
+    ) -> Tensor:
+        output = forward(*arguments, **keywords)
+        if deepstack is None or index >= len(deepstack[1]):
+            return output
+        mask, features = deepstack
+        return add(output, mask, features[index])
 
-    return hook
+    return with_features

@@ -93,7 +93,7 @@ class DocumentModel:
             ModelError: The loaded model has no such module.
         """
         try:
-            module: nn.Module = self.model.get_submodule(self.map.module_path(name))
+            module: nn.Module = self.model.get_submodule(name)
         except AttributeError as error:
             fix = "update transformers, or report the model"
             raise ModelError(name, expected="a module of the model", given="none", fix=fix) from error
@@ -182,7 +182,12 @@ class DocumentModel:
 
         Gradients are recorded as the caller's torch settings say; the parameters themselves ask for none.
         """
-        logits: Tensor = self.model(**encoded.forward_inputs(), use_cache=False).logits
+        inputs = encoded.forward_inputs()
+        for name in encoded.vision.keys() & inputs.keys():
+            # Weights may be in float32 for a while; the pixels stay what they were rounded to.
+            if inputs[name].is_floating_point():
+                inputs[name] = inputs[name].to(self.model.dtype)
+        logits: Tensor = self.model(**inputs, use_cache=False).logits
         return logits
 
     def plan_batches(self, pages: Sequence[PageInput], batch_size: int) -> list[list[int]]:

@@ -234,18 +234,29 @@ class PageEncoder:
         Raises:
             PageSizeError: The image is too narrow for the image processor, or the prompt exceeds the context.
         """
+        return self._prompt_tokens(page.image.width, page.image.height, page.kind, page.label)
+
+    def num_tokens(self, width: int, height: int, kind: str) -> int:
+        """The same for an image of so many pixels.
+
+        Raises:
+            PageSizeError: See `num_prompt_tokens`.
+        """
+        return self._prompt_tokens(width, height, kind, f"({width} x {height} pixels)")
+
+    def _prompt_tokens(self, width: int, height: int, kind: str, label: str) -> int:
         try:
-            image = self.num_image_tokens(page.image)
+            image = self.images.num_tokens(width, height)
         except ValueError as error:
-            raise PageSizeError(f"page {page.label}", given=error, fix="crop the page") from error
-        count = image + sum(map(len, self.prompt_ids[page.kind]))
-        self._check_length(page, count, count + 1)
+            raise PageSizeError(f"page {label}", given=error, fix="crop the page") from error
+        count = image + sum(map(len, self.prompt_ids[kind]))
+        self._check_length(label, count, count + 1)
         return count
 
-    def _check_length(self, page: PageInput, prompt: int, total: int) -> None:
+    def _check_length(self, label: str, prompt: int, total: int) -> None:
         if total > self.max_positions:
             raise PageSizeError(
-                f"page {page.label}",
+                f"page {label}",
                 expected=f"at most {self.max_positions} tokens, the context of the model",
                 given=f"{total} ({prompt} of the prompt with its image)",
                 fix="split the page, or lower its resolution",
@@ -265,7 +276,7 @@ class PageEncoder:
             answer = [] if page.text is None else self.answer_ids(page.text)
             before, after = self.prompt_ids[page.kind]
             row = _Row(before, image, after, answer)
-            self._check_length(page, row.answer_start, row.length)
+            self._check_length(page.label, row.answer_start, row.length)
             rows.append(row)
         vision = {name: x.to(self.dtype) if x.is_floating_point() else x for name, x in vision.items()}
         return self._pad(rows, vision, padding_side)

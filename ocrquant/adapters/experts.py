@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Experts", "Routed", "split_experts"]
+__all__ = ["Expert", "Experts", "Routed", "split_experts"]
 
 
 class Routed(nn.Module):
@@ -22,8 +22,14 @@ class Routed(nn.Module):
         return states
 
 
-class _Expert(nn.Module):
-    """One expert: three linears."""
+class Expert(nn.Module):
+    """One expert: three linears.
+
+    Attributes:
+        tokens: int64 [n], which tokens its linears see in the pass in progress, numbered over the batch.
+    """
+
+    tokens: Tensor | None = None
 
     def __init__(self, gate_up: Tensor, down: Tensor) -> None:
         super().__init__()
@@ -48,7 +54,7 @@ class Experts(nn.Module):
         self.routed = Routed()
         for number in range(self.num_experts):
             gate_up, down = experts.gate_up_proj.data[number], experts.down_proj.data[number]
-            self.add_module(str(number), _Expert(gate_up, down))
+            self.add_module(str(number), Expert(gate_up, down))
 
     def forward(self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
         """Hidden states [n, hidden], and the experts of each with their weights [n, k] -> [n, hidden]."""
@@ -58,6 +64,7 @@ class Experts(nn.Module):
             tokens, place = torch.where(top_k_index == number)
             if len(tokens):
                 expert: Any = self.get_submodule(str(number))
+                expert.tokens = tokens
                 x = hidden_states[tokens]
                 states.append(self.act_fn(expert.gate_proj(x)) * expert.up_proj(x))
                 found.append((expert, tokens, place))

@@ -13,6 +13,7 @@ from typing import Any
 import ocrquant
 from ocrquant.adapters.builder import build_map
 from ocrquant.adapters.families import FAMILIES
+from ocrquant.adapters.generic import guess_map
 from ocrquant.adapters.safetensors_headers import folder_tensors
 from ocrquant.adapters.structure import ModelMap, TensorInfo
 from ocrquant.errors import AlreadyQuantizedError, ModelError
@@ -84,17 +85,17 @@ def _check_dtypes(folder: Path, model_map: ModelMap) -> None:
             )
 
 
-def _architecture(folder: Path, config: Mapping[str, Any]) -> str:
+def _architecture(folder: Path, config: Mapping[str, Any], allow_generic: bool) -> str:
     named = config.get("architectures")
     name = str(named[0]) if isinstance(named, list) and named else "no architecture"
-    if name in SUPPORTED:
+    if name in SUPPORTED or (allow_generic and named):
         return name
     near = difflib.get_close_matches(name, SUPPORTED, n=1, cutoff=0.0)
     raise ModelError(
         folder / "config.json",
         expected=f"one of the architectures {', '.join(SUPPORTED)}",
         given=name,
-        fix=f"the nearest one supported is {near[0]}",
+        fix=f"the nearest one supported is {near[0]}; --allow-generic guesses the structure and says how",
     )
 
 
@@ -119,12 +120,15 @@ def _check_processing(folder: Path) -> None:
             )
 
 
-def read_model_map(path: str | Path, allow_remote_code: bool = False) -> ModelMap:
+def read_model_map(
+    path: str | Path, allow_remote_code: bool = False, *, allow_generic: bool = False
+) -> ModelMap:
     """The map of a model from its configuration and tensor headers.
 
     Args:
         path: Folder, or the name of a shipped model.
         allow_remote_code: Accept a folder whose configuration names Python files to run.
+        allow_generic: Guess the structure of an architecture that is not known.
 
     Raises:
         ModelError: Unsupported architecture, missing or damaged files, weights that are not safetensors,
@@ -135,28 +139,37 @@ def read_model_map(path: str | Path, allow_remote_code: bool = False) -> ModelMa
     config = read_json(folder / "config.json")
     _check_quantization(folder, config)
     _check_code(folder, config, allow_remote_code)
-    _architecture(folder, config)
+    _architecture(folder, config, allow_generic)
     tensors = folder_tensors(folder)
     _check_processing(folder)
-    model_map = build_model_map(folder, config, tensors)
+    model_map = build_model_map(folder, config, tensors, allow_generic=allow_generic)
     _check_dtypes(folder, model_map)
     return model_map
 
 
-def build_model_map(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, TensorInfo]) -> ModelMap:
+def build_model_map(
+    folder: Path,
+    config: Mapping[str, Any],
+    tensors: Mapping[str, TensorInfo],
+    *,
+    allow_generic: bool = False,
+) -> ModelMap:
     """The map of a model that need not be a folder in bf16, from what it says of itself.
 
     Args:
         folder: For errors.
         config: What ``config.json`` holds.
         tensors: All tensors as they are, or were, before anything was quantized.
+        allow_generic: Guess the structure of an architecture that is not known.
 
     Raises:
         ModelError: Unsupported architecture, or a configuration that lacks a key or contradicts the tensors.
     """
-    architecture = _architecture(folder, config)
+    architecture = _architecture(folder, config, allow_generic)
     try:
-        return build_map(architecture, FAMILIES[architecture], config, tensors)
+        if architecture in FAMILIES:
+            return build_map(architecture, FAMILIES[architecture], config, tensors)
+        return guess_map(architecture, config, tensors, folder)
     except KeyError as error:
         raise ModelError(
             folder / "config.json", expected=f"a key {error}", given="none", fix="fetch the file again"

@@ -18,12 +18,14 @@ from ocrquant.adapters.devices import resolve_device
 from ocrquant.adapters.document import DocumentModel, Transcript
 from ocrquant.adapters.encoding import Encoded, PageEncoder, PageInput
 from ocrquant.adapters.families import FAMILIES
+from ocrquant.adapters.generic import guess_family
 from ocrquant.adapters.headers import model_folder, read_model_map
 from ocrquant.adapters.images import open_images
 from ocrquant.adapters.preparing import prepare_modules
 from ocrquant.adapters.residency import Residency, load_in_parts
 from ocrquant.adapters.structure import ModelMap
 from ocrquant.errors import ModelError
+from ocrquant.json_files import read_json
 from ocrquant.prompts import prompts_for
 
 __all__ = [
@@ -79,7 +81,9 @@ def open_model(
     Raises:
         ModelError: The folder has no usable tokenizer, chat template or image processor.
     """
-    family = FAMILIES[model_map.architecture]
+    family = FAMILIES.get(model_map.architecture)
+    if family is None:
+        family = guess_family(read_json(folder / "config.json"), model_map.tensors, folder)
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         images = open_images(family, folder, tokenizer, model.config)
@@ -119,6 +123,7 @@ def load_model(
     *,
     prompts: Mapping[str, str] | None = None,
     allow_remote_code: bool = False,
+    allow_generic: bool = False,
     residency: Literal["whole", "block"] = "whole",
 ) -> DocumentModel:
     """Loads an unquantized document model.
@@ -129,6 +134,7 @@ def load_model(
         dtype: Of weights and activations.
         prompts: Instructions of the recipe for some kinds of page.
         allow_remote_code: Run Python files of the folder.
+        allow_generic: Guess the structure of an architecture that is not known.
         residency: ``block`` leaves the weights on the disk until a part of the model is used; results are
             the same bits.
 
@@ -139,7 +145,7 @@ def load_model(
     """
     place = resolve_device(str(device))
     folder = model_folder(path)
-    model_map = read_model_map(folder, allow_remote_code)
+    model_map = read_model_map(folder, allow_remote_code, allow_generic=allow_generic)
     if residency == "block":
         parted, loader = load_in_parts(folder, model_map, place, dtype, allow_remote_code=allow_remote_code)
         return open_model(parted, model_map, folder, prompts=prompts, residency=loader)

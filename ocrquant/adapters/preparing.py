@@ -30,6 +30,11 @@ class _NamedAsOnDisk(PreTrainedModel):  # type: ignore[misc]
         with suppress(AttributeError):
             found: nn.Module = super().get_submodule(exchange_prefix(target, self.names_on_disk))
             return found
+        for before, after in self.names_on_disk:
+            # What holds a renamed module, such as a head that lies elsewhere on disk.
+            if before.rpartition(".")[0] == target:
+                target = after.rpartition(".")[0]
+                break
         own: nn.Module = super().get_submodule(target)
         return own
 

@@ -53,6 +53,7 @@ from ocrquant.artifacts.sensitivity import (
     SensitivityRow,
 )
 from ocrquant.artifacts.statistics import (
+    ExpertStatistics,
     KvStatistics,
     LinearStatistics,
     PositionStatistics,
@@ -80,6 +81,7 @@ __all__ = [
     "Comparison",
     "DigestCache",
     "Equivalence",
+    "ExpertStatistics",
     "FileRecord",
     "FrozenModel",
     "GateCheck",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
+    "ExpertStatistics",
     "KvStatistics",
     "LinearStatistics",
     "PositionStatistics",
@@ -79,6 +80,19 @@ class KvStatistics(FrozenModel):
     num_tokens: int = Field(ge=0)
 
 
+class ExpertStatistics(FrozenModel):
+    """How many tokens each expert of a layer saw, by its number, over all calibration pages."""
+
+    name: str
+    num_tokens: list[int] = Field(min_length=1)
+
+    @property
+    def num_starved(self) -> int:
+        """Experts that saw less than a tenth of the median expert's tokens."""
+        median = sorted(self.num_tokens)[len(self.num_tokens) // 2]
+        return sum(10 * count < median or count == 0 for count in self.num_tokens)
+
+
 class Statistics(Artifact):
     """Statistics of all searched linears; per-channel tensors lie in a file beside it."""
 
@@ -90,6 +104,7 @@ class Statistics(Artifact):
     tensors: FileRecord
     linears: list[LinearStatistics]
     kv: list[KvStatistics]
+    experts: list[ExpertStatistics] = Field(default=[])
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -90,14 +90,15 @@ class RuntimeRecord(FrozenModel):
     Attributes:
         device: ``cpu``, or the name of the GPU.
         dtype: Of activations between linears.
-        kernels: ``native`` where every op was compiled code, ``reference`` where none was.
+        kernels: Of the package's runtime: ``native`` where every op was compiled code, ``reference`` where
+            none was. ``simulated``: the modules of `transformers`, with quantized linears simulated in them.
         linears: All linears, by what was asked and what ran.
         kv_cache: Format of keys and values.
     """
 
     device: str
     dtype: str
-    kernels: Literal["native", "reference", "mixed"]
+    kernels: Literal["native", "reference", "mixed", "simulated"]
     linears: list[LinearsRecord]
     kv_cache: str
 

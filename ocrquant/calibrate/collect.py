@@ -160,15 +160,16 @@ def collect(
 
         def observe(
             site: Site,
-            x: Tensor,
+            flat: Tensor,
+            tokens: Tensor | None,
             part: int = part,
             all_: dict[bool, Positions] = everything,
             chosen: dict[bool, Positions] = chosen,
         ) -> None:
-            flat = x.flatten(0, 1)
-            samples[site.name][part].add(flat, chosen[site.is_head])
+            samples[site.name][part].add(flat, chosen[site.is_head].rows_of(tokens))
             if part == 0:
-                _add_moments(hessians[site.name], flat, all_[site.is_head], balances[site.name])
+                rows = all_[site.is_head].rows_of(tokens)
+                _add_moments(hessians[site.name], flat, rows, balances[site.name])
 
         with watch_inputs(document, sites, observe):
             passes.run(step, encoded, number, keep=keep)

@@ -224,7 +224,8 @@ class _Job:
             {g.name: self._weights([linear.name for linear in g.linears]) for g in site.groups},
             {group.name: self._formats(group) for group in site.groups},
             LayerInput(channel_amax, found.hessian, found.fit, found.held_back),
-            Methods(section.smoothing, section.scale_search, section.gptq),
+            # What errors of one expert should make up for depends on its own tokens, which may be few.
+            Methods(section.smoothing, section.scale_search, section.gptq and not site.has_experts),
             norm=norm,
             kept=kept,
         )

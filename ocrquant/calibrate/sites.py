@@ -7,7 +7,7 @@ vision encoder does not matter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,9 +16,22 @@ import torch
 from torch import Tensor, nn
 
 from ocrquant.adapters import Group, ModelMap, NormFold
+from ocrquant.adapters.experts import Routed
 from ocrquant.adapters.model import DocumentModel, Encoded
 
-__all__ = ["Positions", "Site", "positions_of", "sites_of", "watch_caches", "watch_inputs"]
+__all__ = [
+    "Positions",
+    "Site",
+    "experts_of",
+    "positions_of",
+    "sites_of",
+    "watch_caches",
+    "watch_experts",
+    "watch_inputs",
+]
+
+EXPERTS = "experts."
+"""How the kinds of groups of experts begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +49,20 @@ class Site:
     groups: tuple[Group, ...]
     fold: NormFold | None
     is_head: bool
+
+    @property
+    def watched(self) -> str:
+        """Module whose input is the tensor: one expert alone would see the tokens that are sent to it."""
+        kind = self.groups[0].kind
+        if not kind.startswith(EXPERTS):
+            return self.name
+        experts = self.name.rsplit(".", 2)[0]
+        return f"{experts}.routed" if kind == f"{EXPERTS}down" else experts
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether experts read the tensor, each of them only some tokens of it."""
+        return any(group.kind.startswith(EXPERTS) for group in self.groups)
 
     @property
     def in_features(self) -> int:
@@ -66,6 +93,12 @@ def sites_of(model_map: ModelMap) -> list[Site]:
     ]
 
 
+def experts_of(model_map: ModelMap) -> dict[str, int]:
+    """Modules of experts -> how many each holds."""
+    groups = [group for group in model_map.groups if group.kind == f"{EXPERTS}down"]
+    return {group.linears[0].name.rsplit(".", 2)[0]: len(group.linears) for group in groups}
+
+
 @dataclass(frozen=True, slots=True)
 class Positions:
     """Flat indices into the B x T positions of a batch, int64, padding left out.
@@ -77,6 +110,12 @@ class Positions:
 
     text: Tensor
     image: Tensor
+
+    def rows_of(self, tokens: Tensor | None) -> Positions:
+        """The same positions as rows of a tensor that holds some tokens, by their flat indices; None: all."""
+        if tokens is None:
+            return self
+        return Positions(*(torch.isin(tokens, part).nonzero().squeeze(1) for part in (self.text, self.image)))
 
 
 def positions_of(encoded: Encoded, *, is_head: bool) -> Positions:
@@ -90,16 +129,46 @@ def positions_of(encoded: Encoded, *, is_head: bool) -> Positions:
 
 @contextmanager
 def watch_inputs(
-    document: DocumentModel, sites: Sequence[Site], observe: Callable[[Site, Tensor], None]
+    document: DocumentModel, sites: Sequence[Site], observe: Callable[[Site, Tensor, Tensor | None], None]
 ) -> Iterator[None]:
-    """Calls ``observe(site, x)`` with every input x [B, T, in] of each site while the model runs."""
+    """Calls ``observe(site, x, tokens)`` with every input x [n, in] of each site while the model runs.
+
+    Rows are all positions of a batch, flat, and `tokens` is None; or those that were sent to experts, expert
+    by expert, and `tokens` [n] says which they are.
+    """
 
     def hook_of(site: Site) -> Callable[[nn.Module, tuple[Any, ...]], None]:
-        return lambda module, arguments: observe(site, arguments[0])
+        def hook(module: nn.Module, arguments: tuple[Any, ...]) -> None:
+            tokens = arguments[1] if isinstance(module, Routed) else None
+            observe(site, arguments[0].flatten(0, -2), tokens)
+
+        return hook
 
     with ExitStack() as stack:
         for site in sites:
-            handle = document.linear(site.name).register_forward_pre_hook(hook_of(site))
+            handle = document.module(site.watched).register_forward_pre_hook(hook_of(site))
+            stack.callback(handle.remove)
+        yield
+
+
+@contextmanager
+def watch_experts(
+    document: DocumentModel, names: Iterable[str], observe: Callable[[str, Tensor], None]
+) -> Iterator[None]:
+    """Calls ``observe(experts, chosen)`` with the experts [n, k] that each position is sent to.
+
+    The names are those of modules of all experts of a layer.
+    """
+
+    def hook_of(name: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+        def hook(module: nn.Module, arguments: tuple[Any, ...]) -> None:
+            observe(name, arguments[1])
+
+        return hook
+
+    with ExitStack() as stack:
+        for name in names:
+            handle = document.module(name).register_forward_pre_hook(hook_of(name))
             stack.callback(handle.remove)
         yield
 

@@ -24,7 +24,15 @@ from ocrquant.artifacts import (
 from ocrquant.calibrate.batching import plan_batches
 from ocrquant.calibrate.environment import environment_digest
 from ocrquant.calibrate.passes import DecoderPasses
-from ocrquant.calibrate.sites import Site, positions_of, sites_of, watch_caches, watch_inputs
+from ocrquant.calibrate.sites import (
+    Site,
+    experts_of,
+    positions_of,
+    sites_of,
+    watch_caches,
+    watch_experts,
+    watch_inputs,
+)
 from ocrquant.calibrate.totals import Totals
 from ocrquant.calibrate.values import require_finite_parameters
 from ocrquant.distributed import Ranks, ranks
@@ -114,10 +122,15 @@ class _Work:
         self._caches = [
             [name for name in document.map.kv_attention if name.startswith(prefix)] for prefix in prefixes
         ]
+        experts = experts_of(document.map)
+        self._experts = [
+            {name: number for name, number in experts.items() if name.startswith(prefix)}
+            for prefix in prefixes
+        ]
 
     def new_totals(self, step: int, device: torch.device) -> Totals:
-        """Zeros for the sites and caches of a step."""
-        return Totals(self._sites[step], self._caches[step], device)
+        """Zeros for the sites, caches and experts of a step."""
+        return Totals(self._sites[step], self._caches[step], device, self._experts[step])
 
     def num_done(self) -> int:
         """Steps that earlier processes finished."""
@@ -137,17 +150,21 @@ class _Work:
         positions = {is_head: positions_of(encoded, is_head=is_head) for is_head in (False, True)}
         valid = encoded.valid.flatten().nonzero().squeeze(1)
 
-        def observe_input(site: Site, x: Tensor) -> None:
-            flat, found = x.flatten(0, 1), positions[site.is_head]
+        def observe_input(site: Site, flat: Tensor, tokens: Tensor | None) -> None:
+            found = positions[site.is_head].rows_of(tokens)
             totals.add_input(site, "text", flat.index_select(0, found.text))
             totals.add_input(site, "image", flat.index_select(0, found.image))
 
         def observe_cache(name: str, keys: Tensor, values: Tensor) -> None:
             totals.add_cache(name, keys, values, valid)
 
+        def observe_experts(name: str, chosen: Tensor) -> None:
+            totals.add_routing(name, chosen.index_select(0, valid))
+
         with (
             watch_inputs(self.document, self._sites[step], observe_input),
             watch_caches(self.document, self._caches[step], observe_cache),
+            watch_experts(self.document, self._experts[step], observe_experts),
         ):
             self.passes.run(step, encoded, number, keep=step + 1 < self.num_steps)
         totals.require_finite(self.batches[number])
@@ -205,5 +222,6 @@ def _write(
         tensors=run.save_tensors(Statistics.TENSORS_NAME, tensors),
         linears=linears,
         kv=totals.of_caches(document.map.kv_attention),
+        experts=totals.of_experts(),
     )
     run.save(statistics)

@@ -6,12 +6,13 @@ Knows rows of activations. Knows neither pages nor files.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import get_args
 
 import torch
 from torch import Tensor
 
-from ocrquant.artifacts import KvStatistics, PositionStatistics
+from ocrquant.artifacts import ExpertStatistics, KvStatistics, PositionStatistics
 from ocrquant.artifacts.statistics import Positions as PositionKind
 from ocrquant.calibrate.sites import Site
 from ocrquant.errors import ModelError
@@ -20,13 +21,22 @@ from ocrquant.pages import Page
 __all__ = ["Totals"]
 
 _KINDS: tuple[PositionKind, ...] = get_args(PositionKind)
+_ROUTING = ":tokens"
 
 
 class Totals:
-    """Figures of some sites and caches, over a batch or over all of them."""
+    """Figures of some sites, caches and experts, over a batch or over all of them."""
 
-    def __init__(self, sites: Sequence[Site], caches: Sequence[str], device: torch.device) -> None:
+    def __init__(
+        self,
+        sites: Sequence[Site],
+        caches: Sequence[str],
+        device: torch.device,
+        experts: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
         self.tensors: dict[str, Tensor] = {}
+        for name, count in experts.items():
+            self.tensors[f"{name}{_ROUTING}"] = torch.zeros(count, dtype=torch.int64)
         for site in sites:
             for kind in _KINDS:
                 key = f"{site.name}:{kind}"
@@ -57,6 +67,11 @@ class Totals:
             rows = written.transpose(1, 2).flatten(0, 1).index_select(0, positions)
             amax[i] = torch.maximum(amax[i], rows.abs().amax().float())
         self.tensors[f"{name}:kv:count"] += len(positions)
+
+    def add_routing(self, name: str, chosen: Tensor) -> None:
+        """Counts experts [n, k] of positions."""
+        total = self.tensors[f"{name}{_ROUTING}"]
+        total += torch.bincount(chosen.flatten(), minlength=len(total)).to(total.device)
 
     def add(self, tensors: Mapping[str, Tensor]) -> None:
         """Adds what a batch showed."""
@@ -102,6 +117,14 @@ class Totals:
             found[kind, "channel_amax"] = self.tensors[f"{key}:amax"]
             found[kind, "second_moment"] = (self.tensors[f"{key}:squares"] / count).float()
         return found
+
+    def of_experts(self) -> list[ExpertStatistics]:
+        """How many tokens each expert saw."""
+        return [
+            ExpertStatistics(name=name.removesuffix(_ROUTING), num_tokens=counts.tolist())
+            for name, counts in self.tensors.items()
+            if name.endswith(_ROUTING)
+        ]
 
     def of_caches(self, names: Sequence[str]) -> list[KvStatistics]:
         """The figures of the full-attention layers."""

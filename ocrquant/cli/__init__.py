@@ -13,7 +13,7 @@ import typer
 
 from ocrquant import __version__
 from ocrquant.cli.checkpoints import inspect, verify
-from ocrquant.cli.options import Adopt, Device, Overrides, RecipeFile, RecipeOrRun, Server, reported
+from ocrquant.cli.options import Adopt, Device, Generic, Overrides, RecipeFile, RecipeOrRun, Server, reported
 from ocrquant.cli.planning import assign
 
 app = typer.Typer(
@@ -44,21 +44,30 @@ def main(
     """Options of the whole program."""
 
 
-def _load(recipe: Path, overrides: list[str] | None, target: str | None) -> Any:
+def _load(
+    recipe: Path, overrides: list[str] | None, target: str | None, *, allow_generic: bool = False
+) -> Any:
     from ocrquant.recipe import load_recipe
 
-    return load_recipe(recipe, [*(overrides or ()), *([] if target is None else [f"export.target={target}"])])
+    options = [] if target is None else [f"export.target={target}"]
+    options += ["model.allow_generic=true"] if allow_generic else []
+    return load_recipe(recipe, [*(overrides or ()), *options])
 
 
 @app.command()
 @reported
 def check(
-    recipe: RecipeFile, overrides: Overrides = None, target: Server = None, device: Device = None
+    recipe: RecipeFile,
+    overrides: Overrides = None,
+    target: Server = None,
+    device: Device = None,
+    allow_generic: Generic = False,
 ) -> None:
     """Refuse whatever would fail later, reading only configs, tensor headers and page headers."""
     from ocrquant.pipeline import check_recipe
 
-    print(check_recipe(_load(recipe, overrides, target), device=device).render())
+    found = _load(recipe, overrides, target, allow_generic=allow_generic)
+    print(check_recipe(found, device=device).render())
 
 
 @app.command()
@@ -75,11 +84,13 @@ def calibrate(
             metavar="STAGE", help="Stop after pages, statistics, rounding, sensitivity, assign or export."
         ),
     ] = "evaluate",
+    allow_generic: Generic = False,
 ) -> None:
     """The whole way: pages and a model to a smaller checkpoint and a report. Resumes where it was stopped."""
     from ocrquant.pipeline import run_recipe
 
-    run_recipe(_load(recipe, overrides, target), device=device, adopt=adopt, until=until)
+    found = _load(recipe, overrides, target, allow_generic=allow_generic)
+    run_recipe(found, device=device, adopt=adopt, until=until)
 
 
 def _stage_command(stage: str, text: str) -> None:
@@ -91,8 +102,9 @@ def _stage_command(stage: str, text: str) -> None:
         target: Server = None,
         device: Device = None,
         adopt: Adopt = False,
+        allow_generic: Generic = False,
     ) -> None:
-        calibrate(recipe, overrides, target, device, adopt, stage)
+        calibrate(recipe, overrides, target, device, adopt, stage, allow_generic)
 
 
 for _stage, _text in {

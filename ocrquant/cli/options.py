@@ -15,7 +15,7 @@ import typer
 
 from ocrquant.errors import OcrQuantError
 
-__all__ = ["Adopt", "Device", "Overrides", "RecipeFile", "RecipeOrRun", "Server", "reported"]
+__all__ = ["Adopt", "Device", "Generic", "Overrides", "RecipeFile", "RecipeOrRun", "Server", "reported"]
 
 RecipeFile = Annotated[Path, typer.Argument(metavar="RECIPE", help="YAML recipe; see recipes/README.md.")]
 Overrides = Annotated[
@@ -29,6 +29,10 @@ Server = Annotated[
 ]
 Adopt = Annotated[
     bool, typer.Option("--adopt", help="Go on in a run folder of another recipe: redo what differs.")
+]
+Generic = Annotated[
+    bool,
+    typer.Option("--allow-generic", help="Guess the structure of an architecture that is not known."),
 ]
 RecipeOrRun = Annotated[Path, typer.Argument(metavar="RECIPE", help="YAML recipe, or a run folder.")]
 

@@ -13,15 +13,15 @@ from ocrquant.evaluate.gate import enforce_gate
 from ocrquant.evaluate.report import write_report
 
 if TYPE_CHECKING:
-    from ocrquant.evaluate.stage import evaluate_run
+    from ocrquant.evaluate.stage import EvaluatedModel, evaluate_run
 
-__all__ = ["enforce_gate", "equivalence_frame", "evaluate_run", "write_report"]
+__all__ = ["EvaluatedModel", "enforce_gate", "equivalence_frame", "evaluate_run", "write_report"]
 
 
 def __getattr__(name: str) -> Any:
     # The stage brings torch and transformers along; a report is shown without them.
-    if name == "evaluate_run":
-        from ocrquant.evaluate.stage import evaluate_run
+    if name in ("EvaluatedModel", "evaluate_run"):
+        from ocrquant.evaluate import stage
 
-        return evaluate_run
+        return getattr(stage, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,20 +8,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 import transformers
 
 from ocrquant.artifacts import (
+    ArmName,
     CheckpointRecord,
     DigestCache,
     LinearsRecord,
     Rounding,
+    RunFolder,
     RuntimeRecord,
+    Sensitivity,
     sha256_data,
 )
-from ocrquant.checkpoint import CheckpointReader
+from ocrquant.assign.problem import uniform_plan
+from ocrquant.checkpoint import CheckpointReader, StoredCheckpoint
 from ocrquant.engine.device import Device
 from ocrquant.engine.loading import DTYPES, Runtime, RuntimeSettings, make_runtime
 from ocrquant.errors import ArtifactError
@@ -29,8 +34,49 @@ from ocrquant.evaluate.rounded_source import RoundedSource
 from ocrquant.formats import Precision
 from ocrquant.kernels.extension import extension
 from ocrquant.kernels.selection import choices
+from ocrquant.recipe.sections import EvaluateSection
 
-__all__ = ["check_checkpoint", "environment_digest", "runtime_record", "uniform_arm"]
+__all__ = ["ArmPlan", "check_checkpoint", "environment_digest", "runtime_record", "uniform_arm"]
+
+
+_UNIFORM: dict[ArmName, Precision] = {"fp8": Precision.FP8, "nvfp4": Precision.NVFP4}
+
+
+@dataclass(frozen=True, slots=True)
+class ArmPlan:
+    """What each arm consists of, before any weight is read.
+
+    Attributes:
+        names: Arms, bf16 first.
+        groups: Precision by group in bf16 and the uniform arms.
+        record: The checkpoint that holds the plan.
+        has_fp8_cache: Whether it keeps FP8 caches.
+    """
+
+    names: list[ArmName]
+    groups: dict[ArmName, dict[str, Precision]]
+    record: CheckpointRecord
+    has_fp8_cache: bool
+
+    @classmethod
+    def of(cls, run: RunFolder, section: EvaluateSection) -> ArmPlan:
+        """Reads it from a run folder.
+
+        Raises:
+            ArtifactError: An artefact is missing, or the checkpoint is not the one of its record.
+        """
+        groups = run.load(Sensitivity).groups
+        record = run.load(CheckpointRecord)
+        check_checkpoint(run.path, record, run.digests)
+        with StoredCheckpoint(run.path / record.folder) as stored:
+            has_fp8_cache = bool(stored.kv)
+        names: list[ArmName] = ["bf16", *(name for name in section.arms if name != "bf16")]
+        found: dict[ArmName, dict[str, Precision]] = {
+            name: uniform_plan(groups, _UNIFORM[name]) if name in _UNIFORM else {}
+            for name in names
+            if name != "plan"
+        }
+        return cls(names, found, record, has_fp8_cache)
 
 
 def uniform_arm(

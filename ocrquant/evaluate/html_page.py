@@ -15,7 +15,7 @@ from ocrquant.evaluate.gate import verdict
 from ocrquant.evaluate.html_budget import budget_section, pages_behind_figure
 from ocrquant.evaluate.html_parts import data_uri, escape, figure, marked, section, table
 from ocrquant.evaluate.material import Material
-from ocrquant.evaluate.runtime_table import RUNTIME_LEAD, runtime_table
+from ocrquant.evaluate.runtime_table import runtime_lead, runtime_table
 from ocrquant.evaluate.tables import (
     Table,
     arms_table,
@@ -242,7 +242,7 @@ def _provenance(material: Material) -> str:
     report = material.report
     versions = ", ".join(f"{name} {version}" for name, version in report.producer)
     parts = [
-        table(runtime_table(report), caption=RUNTIME_LEAD),
+        table(runtime_table(report), caption=runtime_lead(report)),
         table(chain_table(report), digest_columns=frozenset({1, 2})),
         f"<p></p><p>Recipe {escape(report.recipe_sha256)}. Written by {escape(versions)}. Intervals from "
         f"{report.num_bootstrap_samples:,} resamples of the documents, seed {report.seed}.</p>",

@@ -11,7 +11,7 @@ from ocrquant.artifacts import PageOutput, Report
 from ocrquant.evaluate.diff import Span, differences, shorten, visible
 from ocrquant.evaluate.gate import verdict
 from ocrquant.evaluate.material import Material
-from ocrquant.evaluate.runtime_table import RUNTIME_LEAD, runtime_table
+from ocrquant.evaluate.runtime_table import runtime_lead, runtime_table
 from ocrquant.evaluate.tables import (
     Table,
     arms_table,
@@ -117,7 +117,7 @@ def _provenance(material: Material) -> list[str]:
         f"Recipe {report.recipe_sha256}. Written by {versions}. Intervals from "
         f"{report.num_bootstrap_samples:,} resamples of the documents, seed {report.seed}."
     )
-    parts = ["## Where the numbers come from", RUNTIME_LEAD, _table(runtime_table(report))]
+    parts = ["## Where the numbers come from", runtime_lead(report), _table(runtime_table(report))]
     parts += [_table(chain_table(report)), words]
     if material.timings:
         parts += ["## Timings", _table(timings_table(material.timings))]

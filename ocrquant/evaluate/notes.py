@@ -12,6 +12,7 @@ from ocrquant.artifacts import (
     Assignment,
     Comparison,
     Equivalence,
+    ExpertStatistics,
     GateCheck,
     Pareto,
     Sensitivity,
@@ -45,6 +46,7 @@ def report_notes(
     sensitivity: Sensitivity,
     assignment: Assignment,
     pareto: Pareto | None,
+    experts: Sequence[ExpertStatistics] = (),
 ) -> list[str]:
     """All sentences, most important first."""
     base = arms[0]
@@ -66,7 +68,19 @@ def report_notes(
     ]
     if has_fp8_cache:
         notes.append("All arms but bf16 keep the caches of full-attention layers in FP8.")
-    return notes
+    return notes + _starved_experts(experts)
+
+
+def _starved_experts(experts: Sequence[ExpertStatistics]) -> list[str]:
+    """Whether the calibration pages told little of some experts."""
+    total, starved = sum(len(layer.num_tokens) for layer in experts), sum(x.num_starved for x in experts)
+    if not starved:
+        return []
+    return [
+        f"{count(starved, 'expert')} of {total} saw few of the calibration pages' tokens. The scales of their"
+        " inputs are those of all experts of their layer; their weights were rounded without GPTQ, as all "
+        "experts' are."
+    ]
 
 
 def _loss(

@@ -1,8 +1,8 @@
-"""Held-out pages through every arm's engine: greedy output, then divergence from bf16 along the truth.
+"""Held-out pages through every arm: greedy output, then divergence from bf16 along the truth.
 
 Batches depend on the pages alone and each finished one is on disk before the next begins, so a run that was
 killed and repeated ends with the same bytes, also where no native kernels keep a page's bits from depending
-on its neighbours. Knows engines and pages. Does not judge what comes out.
+on its neighbours. Knows readers and pages. Does not judge what comes out.
 """
 
 from __future__ import annotations
@@ -11,26 +11,19 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ocrquant.artifacts import ArmName, ArmTranscript, PageTranscripts, PartialStage, RuntimeRecord
 from ocrquant.calibrate.batching import plan_batches
-from ocrquant.engine.loading import Runtime
-from ocrquant.engine.pages import page_prompt
-from ocrquant.engine.request import FinishReason
-from ocrquant.engine.sampling import SamplingParams
-from ocrquant.engine.scoring import ForcedAnswer, Piece, Scorer
-from ocrquant.evaluate.arms import runtime_record
+from ocrquant.engine.scoring import Piece
 from ocrquant.evaluate.found import FoundOutputs
-from ocrquant.evaluate.truth import Truth, known_truth, model_truth
+from ocrquant.evaluate.readers import Maker, NamedMakers, Reader
+from ocrquant.evaluate.truth import Tokens, Truth, known_truth, model_truth
 from ocrquant.kernels.selection import count_launches
 from ocrquant.metrics.divergence import kl_from_logits
-from ocrquant.models.processing import Processor
-from ocrquant.pages import Page, page_image
+from ocrquant.pages import Page
 from ocrquant.progress import progress_bar
 
 __all__ = ["Readings", "Speed", "read_pages"]
@@ -39,7 +32,6 @@ MAX_REFERENCE_BYTES = 1 << 28
 """Logits of bf16 kept from one arm to the next; beyond that they are computed again, bit for bit."""
 
 Advance = Callable[[int], None]
-Maker = Callable[[], Runtime]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +67,9 @@ class Speed:
 
 
 def read_pages(
-    processor: Processor,
+    processor: Tokens,
     pages: Sequence[Page],
-    arms: Sequence[tuple[ArmName, Maker]],
+    arms: NamedMakers,
     partial: PartialStage,
     *,
     max_new_tokens: int,
@@ -129,18 +121,14 @@ def read_pages(
 
 @dataclass
 class _Arm:
-    """An arm whose engine is made when something is left to do for it."""
+    """An arm that is made when something is left to do for it."""
 
     name: ArmName
     make: Maker
 
     @cached_property
-    def runtime(self) -> Runtime:
+    def reader(self) -> Reader:
         return self.make()
-
-    @cached_property
-    def scorer(self) -> Scorer:
-        return Scorer(self.runtime.engine, self.runtime.runner)
 
 
 def _transcribe_all(
@@ -154,37 +142,20 @@ def _transcribe_all(
     """The texts of the batches that are left."""
     seconds, num_pages, num_tokens = 0.0, 0, 0
     for number in found.todo("text", arm.name, len(batches)):
-        runtime, batch = arm.runtime, batches[number]
+        reader, batch = arm.reader, batches[number]
         begin = time.perf_counter()
         with count_launches() as ops:
-            values = _transcribe(runtime, batch, max_new_tokens)
+            values = reader.transcribe(batch, max_new_tokens)
         seconds += time.perf_counter() - begin
         num_pages, num_tokens = (
             num_pages + len(batch),
             num_tokens + sum(value["num_tokens"] for value in values.values()),
         )
-        record = runtime_record(runtime, ops).model_dump(mode="json")
+        record = reader.record(ops).model_dump(mode="json")
         found.add("text", arm.name, number, values, runtime=record)
         advance(len(batch))
     if num_pages:
         note(Speed(arm=arm.name, step="text", num_pages=num_pages, num_tokens=num_tokens, seconds=seconds))
-
-
-def _transcribe(runtime: Runtime, batch: Sequence[Page], max_new_tokens: int) -> dict[str, dict[str, Any]]:
-    """What an arm reads on some pages, by their ids."""
-    sampling = SamplingParams(max_tokens=max_new_tokens)
-    for page in batch:
-        encoded = runtime.processor.encode(page_image(page), page.kind)
-        runtime.engine.submit(page_prompt(encoded), sampling, page.id)
-    results = runtime.engine.run_until_done()
-    return {
-        page.id: {
-            "text": results[page.id].text,
-            "num_tokens": results[page.id].num_generated,
-            "finished": results[page.id].finish_reason is FinishReason.END,
-        }
-        for page in batch
-    }
 
 
 class _References:
@@ -195,14 +166,14 @@ class _References:
         self._kept: dict[int, list[Piece]] = {}
         self._room = MAX_REFERENCE_BYTES
 
-    def pieces(self, number: int, answers: Sequence[ForcedAnswer]) -> Iterator[Piece]:
+    def pieces(self, number: int, part: Sequence[Page], truths: Mapping[str, Truth]) -> Iterator[Piece]:
         """The pieces of a part by its number."""
         if number in self._kept:
             yield from self._kept[number]
             return
         held: list[Piece] = []
         size = 0
-        for piece in self._arm.scorer.score(answers):
+        for piece in self._arm.reader.score(part, truths):
             size += piece.logits.nbytes
             if size <= self._room:
                 held.append(piece)
@@ -224,10 +195,11 @@ def _measure_all(
     """The divergences of the parts that are left."""
     seconds, num_pages, num_tokens = 0.0, 0, 0
     for number in found.todo("kl", arm.name, len(parts)):
-        part, runtime = parts[number], arm.runtime
+        part = parts[number]
         begin = time.perf_counter()
-        answers = [_forced(runtime.processor, page, truths[page.id]) for page in part]
-        divergences = _divergences(references.pieces(number, answers), arm.scorer, answers)
+        lengths = [len(truths[page.id].ids) for page in part]
+        pieces = arm.reader.score(part, truths)
+        divergences = _divergences(references.pieces(number, part, truths), pieces, lengths)
         values = {page.id: _finite_sum(kl) for page, kl in zip(part, divergences, strict=True)}
         seconds += time.perf_counter() - begin
         num_pages, num_tokens = num_pages + len(part), num_tokens + sum(len(kl) for kl in divergences)
@@ -238,19 +210,14 @@ def _measure_all(
 
 
 def _divergences(
-    references: Iterator[Piece], scorer: Scorer, answers: Sequence[ForcedAnswer]
+    references: Iterator[Piece], pieces: Iterator[Piece], lengths: Sequence[int]
 ) -> list[Tensor]:
     """KL from bf16 in nats at every position of each answer."""
-    found = [torch.full((len(answer.ids),), torch.nan) for answer in answers]
-    for reference, piece in zip(references, scorer.score(answers), strict=True):
-        assert (reference.answer, reference.tokens) == (piece.answer, piece.tokens), "engines of one size"
+    found = [torch.full((length,), torch.nan) for length in lengths]
+    for reference, piece in zip(references, pieces, strict=True):
+        assert (reference.answer, reference.tokens) == (piece.answer, piece.tokens), "arms of one kind"
         found[piece.answer][piece.tokens] = kl_from_logits(reference.logits, piece.logits).cpu()
     return found
-
-
-def _forced(processor: Processor, page: Page, truth: Truth) -> ForcedAnswer:
-    prompt = page_prompt(processor.encode(page_image(page), page.kind))
-    return ForcedAnswer(prompt, np.array(truth.ids, np.int32))
 
 
 def _plan_parts(pages: Sequence[Page], truths: Mapping[str, Truth], batch_size: int) -> list[list[Page]]:
@@ -259,7 +226,7 @@ def _plan_parts(pages: Sequence[Page], truths: Mapping[str, Truth], batch_size: 
     return [order[first : first + batch_size] for first in range(0, len(order), batch_size)]
 
 
-def _truth(processor: Processor, page: Page, transcription: str, longest: int) -> Truth:
+def _truth(processor: Tokens, page: Page, transcription: str, longest: int) -> Truth:
     if page.truth_source == "model":
         return model_truth(processor, page, transcription, longest)
     return known_truth(processor, page)

@@ -19,6 +19,7 @@ from ocrquant.artifacts import (
     ChainLink,
     CheckpointRecord,
     Comparison,
+    ExpertStatistics,
     FileRecord,
     PageOutput,
     PageSet,
@@ -131,6 +132,7 @@ def build_report(
         sensitivity=sensitivity,
         assignment=assignment,
         pareto=pareto,
+        experts=_experts(run),
     )
     worst = scores.worst_pages("plan", NUM_WORST_PAGES)
     images = save_images(worst)
@@ -151,6 +153,10 @@ def build_report(
         images={images[page.page]: FileRecord.of(run.path / images[page.page]) for page in worst},
         chain=_chain(run.path),
     )
+
+
+def _experts(run: RunFolder) -> list[ExpertStatistics]:
+    return run.load(Statistics).experts if (run.path / Statistics.FILE_NAME).is_file() else []
 
 
 def write_report(folder: Path | str, *, with_timings: bool = False) -> tuple[Path, Path]:

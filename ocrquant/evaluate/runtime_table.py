@@ -10,14 +10,30 @@ from ocrquant.evaluate.tables import Table
 from ocrquant.evaluate.words import ARM_NAMES, PRECISION_NAMES
 from ocrquant.formats import Precision
 
-__all__ = ["RUNTIME_LEAD", "runtime_table"]
+__all__ = ["runtime_lead", "runtime_table"]
 
-RUNTIME_LEAD = (
+_RUNTIME_LEAD = (
     "All texts and logits come from ocrquant's own runtime. It keeps weights packed, quantizes activations "
     "as each linear's scheme asks, and reads the plan from the exported folder, as any server does."
 )
-_KERNELS = {"native": "native", "reference": "reference", "mixed": "native and reference"}
+_SIMULATED_LEAD = (
+    "ocrquant's own runtime does not run this architecture. All texts and logits come from the model's "
+    "modules in transformers, with weights and activations of quantized linears rounded in them; the plan's "
+    "weights are those of the exported folder. Speeds of such arms say nothing of a server."
+)
+_KERNELS = {
+    "native": "native",
+    "reference": "reference",
+    "mixed": "native and reference",
+    "simulated": "transformers, simulated",
+}
 _PLAIN = "plain"
+
+
+def runtime_lead(report: Report) -> str:
+    """What all arms ran on, in a sentence or two."""
+    is_simulated = any(ran.kernels == "simulated" for ran in report.runtimes.values())
+    return _SIMULATED_LEAD if is_simulated else _RUNTIME_LEAD
 
 
 def runtime_table(report: Report) -> Table:

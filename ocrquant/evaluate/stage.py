@@ -6,46 +6,65 @@ Knows the order of these and what each is made from. Does not know where the sta
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial as bind
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from PIL import Image
 
 from ocrquant.artifacts import (
-    ArmName,
     CheckpointRecord,
     PageSet,
     PageTranscripts,
     Report,
     Rounding,
     RunFolder,
-    Sensitivity,
     Transcripts,
     atomic_folder,
     sha256_data,
 )
-from ocrquant.assign.problem import uniform_plan
-from ocrquant.checkpoint import StoredCheckpoint
-from ocrquant.engine.loading import Runtime, RuntimeSettings, load_runtime
 from ocrquant.errors import PagesError
-from ocrquant.evaluate.arms import check_checkpoint, environment_digest, uniform_arm
+from ocrquant.evaluate.arms import ArmPlan
 from ocrquant.evaluate.gate import enforce_gate
+from ocrquant.evaluate.readers import NamedMakers
 from ocrquant.evaluate.reading import Speed, read_pages
 from ocrquant.evaluate.report import IMAGE_FOLDER, RunFacts, build_report, write_pages
-from ocrquant.evaluate.truth import longest_sequence
-from ocrquant.formats import Precision
-from ocrquant.models.processing import open_processor
+from ocrquant.evaluate.runtime_arms import RuntimeArms
+from ocrquant.evaluate.simulated import SimulatedArms
+from ocrquant.evaluate.truth import Tokens, longest_sequence
+from ocrquant.json_files import read_json
+from ocrquant.models import registry
 from ocrquant.pages import Page, page_image
 from ocrquant.recipe.sections import EvaluateSection, GateSection
 
-__all__ = ["encode_image", "evaluate_run"]
+__all__ = ["EvaluatedModel", "encode_image", "evaluate_run"]
 
 _LOSSLESS_PIXELS = 500_000
 _MAX_WIDTH = 1600
-_UNIFORM: dict[ArmName, Precision] = {"fp8": Precision.FP8, "nvfp4": Precision.NVFP4}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluatedModel:
+    """The unquantized model, and how it is run.
+
+    Attributes:
+        name: As the recipe names it.
+        source: Its folder.
+        device: Where the arms run.
+        prompts: Instructions of the recipe for some kinds of page.
+        allow_remote_code: Run Python files of the folder.
+        allow_generic: Accept an unknown architecture.
+    """
+
+    name: str
+    source: Path
+    device: torch.device
+    prompts: Mapping[str, str]
+    allow_remote_code: bool = False
+    allow_generic: bool = False
 
 
 def evaluate_run(
@@ -55,10 +74,7 @@ def evaluate_run(
     inputs: Mapping[str, str],
     *,
     gate: GateSection | None,
-    model: str,
-    source: Path,
-    device: torch.device,
-    prompts: Mapping[str, str],
+    model: EvaluatedModel,
     recipe_sha256: str,
     seed: int,
 ) -> Report:
@@ -74,10 +90,7 @@ def evaluate_run(
         inputs: SHA-256 of everything that the stage is made from, by name; also of the sections of the
             recipe.
         gate: `gate` of the recipe, if it has one.
-        model: The model as the recipe names it.
-        source: Its folder, not quantized.
-        device: Where the arms run.
-        prompts: Instructions of the recipe for some kinds of page.
+        model: The unquantized model.
         recipe_sha256: Digest of the resolved recipe.
         seed: Seed of the bootstrap.
 
@@ -86,16 +99,15 @@ def evaluate_run(
         PagesError: There is no held-out page.
         ArtifactError: An artefact is missing, malformed, or not the one that another was made from.
         ImageError: An image cannot be read.
-        ModelError: The runtime does not run the model.
+        ModelError: Neither the runtime nor `transformers` runs the model.
         PageSizeError: A page with its truth exceeds the context of the model.
         OutputError: The folder is not writable or the disk is full.
     """
     if not run.is_current(Report, inputs):
         if not pages:
             raise PagesError("held-out pages", expected="at least one", given="none", fix="add pages")
-        plan = _ArmPlan.of(run, section)
-        engines = _Engines(source, device, prompts)
-        transcripts = _transcripts(run, engines, pages, section, plan)
+        plan = ArmPlan.of(run, section)
+        transcripts = _transcripts(run, model, pages, section, plan)
         report = build_report(
             run,
             transcripts,
@@ -104,9 +116,9 @@ def evaluate_run(
             evaluate=section,
             gate=gate,
             facts=RunFacts(
-                model=model,
+                model=model.name,
                 recipe_sha256=recipe_sha256,
-                source_bytes=sum(file.stat().st_size for file in source.rglob("*") if file.is_file()),
+                source_bytes=sum(file.stat().st_size for file in model.source.rglob("*") if file.is_file()),
                 seed=seed,
                 has_fp8_cache=plan.has_fp8_cache,
             ),
@@ -120,90 +132,43 @@ def evaluate_run(
     return report
 
 
-@dataclass(frozen=True, slots=True)
-class _ArmPlan:
-    """What each arm consists of, before any weight is read.
+class Arms(Protocol):
+    """What runs all arms of a model."""
 
-    Attributes:
-        names: Arms, bf16 first.
-        groups: Precision by group in bf16 and the uniform arms.
-        record: The checkpoint that holds the plan.
-        has_fp8_cache: Whether it keeps FP8 caches.
-    """
+    @property
+    def tokens(self) -> Tokens:
+        """Tokens of pages and answers."""
 
-    names: list[ArmName]
-    groups: dict[ArmName, dict[str, Precision]]
-    record: CheckpointRecord
-    has_fp8_cache: bool
+    def environment(self, batch_size: int, longest: int) -> str:
+        """SHA-256 of what decides how numbers are rounded; such numbers alone are continued."""
 
-    @classmethod
-    def of(cls, run: RunFolder, section: EvaluateSection) -> _ArmPlan:
-        groups = run.load(Sensitivity).groups
-        record = run.load(CheckpointRecord)
-        check_checkpoint(run.path, record, run.digests)
-        with StoredCheckpoint(run.path / record.folder) as stored:
-            has_fp8_cache = bool(stored.kv)
-        names: list[ArmName] = ["bf16", *(name for name in section.arms if name != "bf16")]
-        found: dict[ArmName, dict[str, Precision]] = {
-            name: uniform_plan(groups, _UNIFORM[name]) if name in _UNIFORM else {}
-            for name in names
-            if name != "plan"
-        }
-        return cls(names, found, record, has_fp8_cache)
-
-    def makers(
-        self, run: RunFolder, source: Path, settings: RuntimeSettings
-    ) -> list[tuple[ArmName, Callable[[], Runtime]]]:
-        """What makes each arm when its turn comes."""
-        rounding = run.load(Rounding)
-        made: dict[ArmName, Callable[[], Runtime]] = {
-            "bf16": bind(load_runtime, source, settings),
-            "plan": bind(load_runtime, run.path / self.record.folder, settings),
-        }
-        for name in _UNIFORM.keys() & self.groups.keys():
-            made[name] = bind(
-                uniform_arm,
-                self.groups[name],
-                rounding,
-                run.path,
-                source,
-                settings,
-                has_fp8_cache=self.has_fp8_cache,
-            )
-        return [(name, made[name]) for name in self.names]
+    def makers(self, plan: ArmPlan, batch_size: int, longest: int) -> NamedMakers:
+        """What makes each arm when its turn comes, for so many pages at once of so many tokens."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Engines:
-    """Where and how all arms run.
-
-    Attributes:
-        source: Folder of the unquantized model.
-        device: Where they run.
-        prompts: Instructions for some kinds of page.
-    """
-
-    source: Path
-    device: torch.device
-    prompts: Mapping[str, str]
-
-    def settings(self, batch_size: int, longest: int) -> RuntimeSettings:
-        """The same for every arm, so that their steps have the same sizes."""
-        return RuntimeSettings(
-            max_requests=batch_size,
-            max_length=longest,
-            device=str(self.device),
-            queue_limit=batch_size,
-            prompts=self.prompts,
-        )
+def _arms(run: RunFolder, model: EvaluatedModel) -> Arms:
+    """The package's runtime where it has the family, else the model's own modules with simulated plans."""
+    rounding = run.load(Rounding)
+    names = read_json(model.source / "config.json").get("architectures") or [""]
+    if names[0] in registry.FAMILIES:
+        return RuntimeArms(model.source, model.device, model.prompts, rounding, run.path)
+    return SimulatedArms.load(
+        model.source,
+        model.device,
+        model.prompts,
+        rounding,
+        run.path,
+        allow_remote_code=model.allow_remote_code,
+        allow_generic=model.allow_generic,
+    )
 
 
 def _transcripts(
     run: RunFolder,
-    engines: _Engines,
+    model: EvaluatedModel,
     pages: Sequence[Page],
     section: EvaluateSection,
-    plan: _ArmPlan,
+    plan: ArmPlan,
 ) -> Transcripts:
     """Reads the pages, or what an earlier evaluation read."""
     settings = {
@@ -217,14 +182,15 @@ def _transcripts(
     inputs = {**before, "settings": sha256_data(settings)}
     if run.is_current(Transcripts, inputs):
         return run.load(Transcripts)
-    processor = open_processor(engines.source, engines.prompts)
-    longest = longest_sequence(processor, pages, section.max_new_tokens)
-    asked = engines.settings(min(section.batch_size, len(pages)), longest)
-    partial = run.partial(Transcripts.STAGE, {**inputs, "environment": environment_digest(asked)})
+    arms = _arms(run, model)
+    longest = longest_sequence(arms.tokens, pages, section.max_new_tokens)
+    batch_size = min(section.batch_size, len(pages))
+    environment = arms.environment(batch_size, longest)
+    partial = run.partial(Transcripts.STAGE, {**inputs, "environment": environment})
     found = read_pages(
-        processor,
+        arms.tokens,
         pages,
-        plan.makers(run, engines.source, asked),
+        arms.makers(plan, batch_size, longest),
         partial,
         max_new_tokens=section.max_new_tokens,
         batch_size=section.batch_size,

@@ -7,12 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from ocrquant.errors import PageSizeError
-from ocrquant.models.processing import Processor
 from ocrquant.pages import Page
 
-__all__ = ["Truth", "known_truth", "longest_sequence", "model_truth"]
+__all__ = ["Tokens", "Truth", "known_truth", "longest_sequence", "model_truth"]
+
+
+class Tokens(Protocol):
+    """A model's view of sizes and texts: ``models.processing.Processor``, or its like."""
+
+    @property
+    def encoder(self) -> Any:
+        """Has ``max_positions``, the most tokens of a sequence."""
+
+    def num_tokens(self, width: int, height: int, kind: str) -> int:
+        """Length of a sequence up to its answer."""
+
+    def answer_ids(self, text: str) -> list[int]:
+        """Tokens of an answer with the end token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,17 +35,19 @@ class Truth:
 
     Attributes:
         judged: What outputs are compared with.
+        forced: What is fed to the model: the same, or as much of it as there is room for.
         ids: Tokens that are fed to the model, the end token included; of a shorter text only where a
             transcription was cut off at the end of the room for it.
         length: Tokens of the whole sequence.
     """
 
     judged: str
+    forced: str
     ids: tuple[int, ...]
     length: int
 
 
-def known_truth(processor: Processor, page: Page) -> Truth:
+def known_truth(processor: Tokens, page: Page) -> Truth:
     """The ground truth of a page that has one.
 
     Raises:
@@ -47,10 +63,10 @@ def known_truth(processor: Processor, page: Page) -> Truth:
             given=f"{length} ({prompt} of the prompt with its image)",
             fix="split the page, or lower its resolution",
         )
-    return Truth(page.text, tuple(ids), length)
+    return Truth(page.text, page.text, tuple(ids), length)
 
 
-def model_truth(processor: Processor, page: Page, transcription: str, longest: int) -> Truth:
+def model_truth(processor: Tokens, page: Page, transcription: str, longest: int) -> Truth:
     """A transcription in place of a truth that the page does not have.
 
     Args:
@@ -68,16 +84,16 @@ def model_truth(processor: Processor, page: Page, transcription: str, longest: i
     while forced and prompt + len(ids) > longest:
         forced = forced[:-1]
         ids = processor.answer_ids(forced)
-    return Truth(transcription, tuple(ids), prompt + len(ids))
+    return Truth(transcription, forced, tuple(ids), prompt + len(ids))
 
 
-def longest_sequence(processor: Processor, pages: Sequence[Page], max_new_tokens: int) -> int:
+def longest_sequence(processor: Tokens, pages: Sequence[Page], max_new_tokens: int) -> int:
     """Tokens of the longest sequence that an evaluation of these pages can need.
 
     Raises:
         PageSizeError: A page with its truth exceeds the context of the model.
     """
-    limit, longest = processor.encoder.max_positions, 1
+    limit, longest = int(processor.encoder.max_positions), 1
     for page in pages:
         prompt = _prompt_tokens(processor, page)
         if page.truth_source != "model":
@@ -88,7 +104,7 @@ def longest_sequence(processor: Processor, pages: Sequence[Page], max_new_tokens
     return min(longest, limit)
 
 
-def _prompt_tokens(processor: Processor, page: Page) -> int:
+def _prompt_tokens(processor: Tokens, page: Page) -> int:
     try:
         return processor.num_tokens(page.width, page.height, page.kind)
     except PageSizeError as error:

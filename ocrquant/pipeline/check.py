@@ -73,6 +73,7 @@ class CheckResult:
             f"untouched {len(self.map.vision)} vision modules,"
             f" {len(self.map.kept)} decoder linears that always stay bf16,"
             f" {len(self.map.mtp) + len(self.map.other)} further tensors copied as they are",
+            *(f"guess     {guess}" for guess in self.map.guesses),
         ]
 
     def _space(self) -> list[str]:
@@ -163,7 +164,8 @@ def check_recipe(recipe: Recipe, *, device: str | None = None) -> CheckResult:
     """
     chosen = resolve_device(device or recipe.device)
     folder = model_folder(recipe.model.path)
-    model_map = read_model_map(folder, recipe.model.allow_remote_code)
+    section = recipe.model
+    model_map = read_model_map(folder, section.allow_remote_code, allow_generic=section.allow_generic)
     space = resolve_space(model_map, recipe)
     _check_target(model_map, space, recipe)
     _check_budget(model_map, space, recipe)

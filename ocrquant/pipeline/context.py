@@ -52,7 +52,10 @@ class Context:
     @cached_property
     def map(self) -> ModelMap:
         """Structure of the model, from configs and tensor headers."""
-        return read_model_map(self.model_folder, self.recipe.model.allow_remote_code)
+        section = self.recipe.model
+        return read_model_map(
+            self.model_folder, section.allow_remote_code, allow_generic=section.allow_generic
+        )
 
     @cached_property
     def model_digest(self) -> str:
@@ -102,6 +105,7 @@ class Context:
                 self.place,
                 prompts=self.prompts,
                 allow_remote_code=self.recipe.model.allow_remote_code,
+                allow_generic=self.recipe.model.allow_generic,
                 residency=self.residency,
             )
         return self._document

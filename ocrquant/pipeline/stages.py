@@ -24,7 +24,7 @@ from ocrquant.artifacts import (
 from ocrquant.assign import assign
 from ocrquant.assign.grid import grid_plans
 from ocrquant.calibrate import collect_statistics, round_groups
-from ocrquant.evaluate import evaluate_run
+from ocrquant.evaluate import EvaluatedModel, evaluate_run
 from ocrquant.export import export_checkpoint
 from ocrquant.pipeline.context import Context
 from ocrquant.pipeline.transcribe import write_pages
@@ -163,10 +163,14 @@ def _evaluate(context: Context, inputs: Inputs) -> None:
         context.recipe.evaluate,
         inputs,
         gate=context.recipe.gate,
-        model=context.recipe.model.path,
-        source=context.model_folder,
-        device=context.place,
-        prompts=context.prompts,
+        model=EvaluatedModel(
+            name=context.recipe.model.path,
+            source=context.model_folder,
+            device=context.place,
+            prompts=context.prompts,
+            allow_remote_code=context.recipe.model.allow_remote_code,
+            allow_generic=context.recipe.model.allow_generic,
+        ),
         recipe_sha256=context.recipe.digest(),
         seed=context.recipe.pages.seed,
     )

@@ -55,6 +55,8 @@ class ModelSection(Section):
         path: Hugging Face folder, relative to the working directory; ``pico`` is the model shipped with the
             package.
         allow_remote_code: Run Python files of that folder. Off: such a model is refused.
+        allow_generic: Guess the structure of an architecture that is not known; ``check`` lists the guesses.
+            Off: such a model is refused.
         prompts: Prompt for a kind of page, in place of the architecture's own.
         residency: ``whole`` loads all weights; ``block`` reads those of one decoder block at a time from the
             disk, for models larger than memory; ``auto`` takes ``whole`` where it fits. No figure depends on
@@ -63,6 +65,7 @@ class ModelSection(Section):
 
     path: str = Field(min_length=1)
     allow_remote_code: bool = False
+    allow_generic: bool = False
     residency: Literal["auto", "whole", "block"] = "auto"
     prompts: dict[PageKind, str] = Field(default_factory=dict)
 

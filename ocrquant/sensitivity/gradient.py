@@ -30,6 +30,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ocrquant.adapters.experts import Expert
 from ocrquant.formats import Precision
 from ocrquant.sensitivity.candidates import Candidate, RoundedCandidates
 from ocrquant.sensitivity.replay import Trace
@@ -59,7 +60,8 @@ def gradient_sums(
         gradient = _gradient_of_loss(trace, labels)
     for block in reversed(range(top)):
         hidden = trace.hidden.get(block).detach().requires_grad_()
-        with trace.document.resident_block(block), torch.enable_grad(), errors.watch(block, rounded):
+        watched = errors.watch(block, rounded, hidden.shape[:2])
+        with trace.document.resident_block(block), torch.enable_grad(), watched:
             (gradient,) = torch.autograd.grad(trace.run_block(block, hidden), hidden, gradient)
     return {key: sums.tolist() for key, sums in errors.sums.items()}
 
@@ -114,8 +116,16 @@ class _Errors:
         self.sums = {(c.group, c.precision): zero.clone() for c in candidates}
 
     @contextmanager
-    def watch(self, block: int, rounded: RoundedCandidates) -> Iterator[None]:
-        """Scores the linears of a block during one forward and backward pass."""
+    def watch(
+        self, block: int, rounded: RoundedCandidates, shape: torch.Size | None = None
+    ) -> Iterator[None]:
+        """Scores the linears of a block during one forward and backward pass.
+
+        Args:
+            block: The block; the number of blocks for the head.
+            rounded: The rounded weights.
+            shape: [B, T] of the block's input; None for the head, which sees judged positions alone.
+        """
         products: dict[tuple[str, Precision], list[Tensor]] = {}
         options: dict[str, list[tuple[list[Tensor], SimulatedLinear]]] = {}
         for candidate in self._candidates:
@@ -126,10 +136,13 @@ class _Errors:
         with ExitStack() as hooks:
             for name, quantized in options.items():
                 module = self._trace.document.linear(name)
-                hooks.callback(module.register_forward_hook(_multiplying(quantized)).remove)
+                expert = self._trace.document.module(name.rpartition(".")[0]) if "." in name else None
+                multiply = _multiplying(quantized, shape, expert if isinstance(expert, Expert) else None)
+                hooks.callback(module.register_forward_hook(multiply).remove)
             yield
         for key, found in products.items():
-            # The head has one linear, seen once a part; a block's linears are seen once each.
+            # The head has one linear, seen once a part; a block's linears are seen once each, or not at all:
+            # an expert that no token is sent to.
             product = torch.cat(found) if found[0].ndim == 1 else torch.stack(found).sum(0)
             self._add(self.sums[key], product.square() / 2)
 
@@ -141,17 +154,29 @@ class _Errors:
             sums.index_add_(0, self._trace.page_of_row, values.double())
 
 
-def _multiplying(quantized: Sequence[tuple[list[Tensor], SimulatedLinear]]) -> Callable[..., None]:
+def _multiplying(
+    quantized: Sequence[tuple[list[Tensor], SimulatedLinear]],
+    shape: torch.Size | None,
+    expert: Expert | None,
+) -> Callable[..., None]:
     """A hook that adds (gradient . error) of each position to a list, for each way to quantize a linear."""
+
+    def by_position(product: Tensor, tokens: Tensor | None) -> Tensor:
+        if shape is None:
+            return product
+        if tokens is None:
+            return product.reshape(shape)
+        return product.new_zeros(shape.numel()).index_add_(0, tokens, product).view(shape)
 
     def hook(module: nn.Linear, arguments: tuple[Any, ...], output: Tensor) -> None:
         x, y = arguments[0].detach(), output.detach()
+        tokens = None if expert is None else expert.tokens
 
         @torch.no_grad()
         def multiply(gradient: Tensor) -> None:
             for found, linear in quantized:
                 error = simulated_output(x, linear, module.bias).float() - y.float()
-                found.append((gradient.float() * error).sum(-1))
+                found.append(by_position((gradient.float() * error).sum(-1), tokens))
 
         output.register_hook(multiply)
 

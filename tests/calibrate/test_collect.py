@@ -41,7 +41,7 @@ def rows_of(document, batches, site):
     kinds = ([], [])
     for _, encoded in encoded_batches(document, batches):
         seen = []
-        with watch_inputs(document, [site], lambda _, x, seen=seen: seen.append(x.flatten(0, 1).float())):
+        with watch_inputs(document, [site], lambda _, x, tokens, seen=seen: seen.append(x.float())):
             forward(document, encoded)
         positions = positions_of(encoded, is_head=site.is_head)
         for kind, chosen in zip(kinds, (positions.text, positions.image), strict=True):

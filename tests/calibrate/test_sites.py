@@ -44,9 +44,9 @@ def test_positions_leave_padding_out(document, pages):
 def test_hooks_see_each_site_once_in_order_and_go_away(document, pages):
     sites, seen = sites_of(document.map), []
     [(_, encoded)] = encoded_batches(document, [pages[:2]])
-    with watch_inputs(document, sites, lambda site, x: seen.append((site.name, tuple(x.shape)))):
+    with watch_inputs(document, sites, lambda site, x, _: seen.append((site.name, tuple(x.shape)))):
         forward(document, encoded)
-    assert seen == [(site.name, (*encoded.valid.shape, site.in_features)) for site in sites]
+    assert seen == [(site.name, (encoded.valid.numel(), site.in_features)) for site in sites]
     forward(document, encoded)
     assert len(seen) == len(sites)
 
@@ -54,7 +54,7 @@ def test_hooks_see_each_site_once_in_order_and_go_away(document, pages):
 def test_errors_inside_the_model_are_not_swallowed(document, pages):
     [(_, encoded)] = encoded_batches(document, [pages[:2]])
 
-    def fail(site, x):
+    def fail(site, x, tokens):
         raise ValueError("broken")
 
     with (

@@ -120,7 +120,7 @@ def _glm(ids: dict[str, int]) -> Any:
 
 
 def _paddle(ids: dict[str, int]) -> Any:
-    vision = {**SIGLIP, "patch_size": 14, "image_size": 56, "spatial_merge_size": 2, "head_dim": 16}
+    vision = {**SIGLIP, "patch_size": 14, "image_size": 56, "spatial_merge_size": 2}
     return _config(
         "PaddleOCRVLConfig",
         {**TEXT, "rope_parameters": MROPE, "use_bias": False},

@@ -47,7 +47,7 @@ def build(**sections) -> Recipe:
         ({"gate": {"require_equivalence": True}}, "evaluate.equivalence with a margin"),
         ({"evaluate": {"equivalence": {"cer_margin": 0}}}, r"evaluate\.equivalence\.cer_margin"),
         ({"evaluate": {"equivalence": {"cer_margin": 0.1, "confidence": 0.5}}}, r"equivalence\.confidence"),
-        ({"export": {"format": "modelopt"}}, r"export\.format"),
+        ({"export": {"format": "gguf"}}, r"export\.format"),
         ({"pages": {"num_calibration_pages": 1}}, "greater than or equal to 2"),
     ],
 )
