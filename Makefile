@@ -14,7 +14,7 @@ PIP = $(BIN)/python -m pip install --quiet --constraint constraints.txt
 INSTALLED := .venv/.installed
 INSTALLED_DEV := .venv/.installed-dev
 
-.PHONY: quickstart test lint format native venv venv-dev clean
+.PHONY: quickstart test families lint format native venv venv-dev clean
 .DELETE_ON_ERROR:
 
 quickstart: $(INSTALLED)
@@ -22,6 +22,10 @@ quickstart: $(INSTALLED)
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
+
+# A tiny model of every family from check to evaluate, in every format, as one table.
+families: $(INSTALLED_DEV)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.families
 
 lint: $(INSTALLED_DEV)
 	$(BIN)/ruff check .
