@@ -204,7 +204,6 @@ def _compare(linear: StoredLinear, decoded: Tensor, wanted: Tensor, ratio: Tenso
         now, before = now.double(), before.double()
         bad = ~torch.isfinite(now)
         not_finite += int(bad.sum())
-        now = now.masked_fill(bad, 0.0)
         vanished += int(((now == 0).all(1) & (before != 0).any(1)).sum())
         if ratio is not None:
             now = now * ratio.double()
@@ -232,7 +231,7 @@ def _judge(error: WeightError, findings: Findings) -> None:
                 f"{error.vanished} more",
             ),
             (
-                not error.relative <= limit,  # NaN is no small number either
+                not error.not_finite and not error.relative <= limit,
                 "error-too-large",
                 f"a relative error up to {limit:g} in {error.stored}",
                 f"{error.relative:.3g}",

@@ -171,6 +171,11 @@ CONFIG_FAULTS = {
         lambda config: groups(config)["group_0"].update(targets=[UP]),
         {"stored-not-declared", "name-not-matched"},
     ),
+    "names of wrappers": (
+        "fp8",
+        lambda config: groups(config)["group_0"].update(targets=["re:.*_proj[.]linear$"]),
+        {"stored-not-declared", "target-matches-nothing"},
+    ),
     "schemes exchanged": ("mixed", swap_targets, {"tensor-missing", "tensor-undeclared"}),
     "a rule twice": (
         "mixed",
