@@ -99,6 +99,7 @@ _TEXTS: Mapping[Severity, Mapping[str, str]] = {
         "tensor-scales-differ": "a server rounds the fused weight a second time, to the larger scale",
         "vision-name-not-covered": "readers that name the vision side so take it for quantized",
         "draft-name-not-covered": "the draft head is taken for quantized, and no guess is accepted",
+        "match-depends-on-version": "one version of the server reads it, another loads garbage",
         "draft-tensors-missing": "speculative decoding accepts nothing, or does not start",
         "cache-scales-incomplete": "layers without a scale use 1.0: worse answers with long contexts",
         "cache-not-declared": "the scales are there and are not used",

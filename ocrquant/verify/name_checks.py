@@ -51,6 +51,14 @@ def _check_module(
         _disagree(module, shards, findings)
         return
     stored = shards[0].stored
+    if served_rule(declaration, module, model, classes_first=True) is not rule:
+        findings.add(
+            "match-depends-on-version",
+            module.shards[0],
+            expected=f"one rule for {module.name}, as vLLM calls it",
+            given="another one before vLLM 0.32 than since",
+            fix="name no class of modules as a target beside other targets",
+        )
     if stored and rule is None:
         findings.add(
             "name-not-matched",

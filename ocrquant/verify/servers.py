@@ -63,7 +63,7 @@ class ServedModel:
         product_of = {shard: product for product, shards in fused.items() for shard in shards}
         shards: dict[str, list[str]] = {}
         for name in names:
-            parent, dot, leaf = self.name(name).rpartition(".")
+            parent, dot, leaf = self.name(f"{name}.").removesuffix(".").rpartition(".")
             # Experts are stacked by another layer, which asks for each by its own name.
             is_expert = ".experts." in name
             shards.setdefault(parent + dot + (leaf if is_expert else product_of.get(leaf, leaf)), []).append(
@@ -138,15 +138,24 @@ SERVED_MODELS: Mapping[str, ServedModel] = MappingProxyType(
 """Architectures by the name in ``config.json``; of vision sides only those whose layers are fused anew."""
 
 
-def served_rule(declaration: Declaration, module: ServedModule, model: ServedModel) -> TargetRule | None:
+def served_rule(
+    declaration: Declaration, module: ServedModule, model: ServedModel, *, classes_first: bool = False
+) -> TargetRule | None:
     """The rule that a server takes for one of its layers; None where it leaves it unquantized.
+
+    Args:
+        declaration: What the checkpoint says.
+        module: The layer.
+        model: What the server makes of names.
+        classes_first: Whether classes of modules are looked up before the parts of fused layers, as vLLM did
+            until 2026; 0.32.0 looks at the parts first.
 
     Raises:
         ShardsDisagreeError: The parts of a fused layer are declared differently.
     """
     if declaration.method == "modelopt":
         return _modelopt(declaration, module, model)
-    return _compressed(declaration, module, model)
+    return _compressed(declaration, module, model, classes_first=classes_first)
 
 
 def _mapped(targets: Iterable[str], model: ServedModel) -> list[str]:
@@ -168,7 +177,9 @@ def _all_or_none(answers: Sequence[bool], module: ServedModule) -> bool:
     return answers[0]
 
 
-def _compressed(declaration: Declaration, module: ServedModule, model: ServedModel) -> TargetRule | None:
+def _compressed(
+    declaration: Declaration, module: ServedModule, model: ServedModel, *, classes_first: bool
+) -> TargetRule | None:
     ignore = _mapped(declaration.ignore, model)
     parts = [module.name] if module.name in ignore else _parts(module)
     if _all_or_none([matches(part, ignore) for part in parts], module):
@@ -177,12 +188,13 @@ def _compressed(declaration: Declaration, module: ServedModule, model: ServedMod
     for rule, targets in rules:
         if matches(module.name, targets):
             return rule
-    for rule, targets in rules:
-        if not module.is_head and CLASS_TARGETS & set(targets):
-            return rule
-    found = [next((rule for rule, targets in rules if matches(part, targets)), None) for part in parts]
+    by_class = None
+    if not module.is_head:
+        by_class = next((rule for rule, targets in rules if CLASS_TARGETS & set(targets)), None)
     # All parts have to match; which rule each of them matches is not compared, and the first one counts.
-    return found[0] if all(found) else None
+    found = [next((rule for rule, targets in rules if matches(part, targets)), None) for part in parts]
+    by_parts = found[0] if all(found) else None
+    return by_class or by_parts if classes_first else by_parts or by_class
 
 
 def _modelopt(declaration: Declaration, module: ServedModule, model: ServedModel) -> TargetRule | None:
@@ -199,9 +211,11 @@ def _modelopt(declaration: Declaration, module: ServedModule, model: ServedModel
         return None
     if declaration.catches_all:
         return declaration.rules[0]
+    # A list of layers may name the head without the module that holds it.
+    names = ["lm_head", module.name] if module.is_head else _parts(module)
     rules = [
-        next((rule for rule in declaration.rules if part in _mapped(rule.targets, model)), None)
-        for part in _parts(module)
+        next((rule for rule in declaration.rules if name in _mapped(rule.targets, model)), None)
+        for name in names
     ]
     known = [rule for rule in rules if rule is not None]
     if len({rule.label for rule in known}) > 1:

@@ -192,6 +192,11 @@ CONFIG_FAULTS = {
         catch_all("re:visual.*", "re:mtp.*", "re:.*in_proj_[ab]", "lm_head"),
         {"target-matches-nothing", "declared-not-stored", "vision-name-not-covered"},
     ),
+    "a class beside other targets": (
+        "mixed",
+        lambda config: groups(config)["group_0"]["targets"].append("Linear"),
+        {"match-depends-on-version"},
+    ),
     "half of a fused layer ignored": ("nvfp4", ignore_one_shard, {"fused-shards-disagree"}),
     "a cache in E5M2": (
         "mixed",
