@@ -1,5 +1,6 @@
 # make quickstart   the whole way on the shipped model and pages
 # make test         everything that continuous integration runs
+# make consumers    exported checkpoints as vLLM and transformers read them
 # A build of torch for your GPU: make venv TORCH="torch --index-url URL", before anything else.
 
 PYTHON ?= python3
@@ -14,7 +15,7 @@ PIP = $(BIN)/python -m pip install --quiet --constraint constraints.txt
 INSTALLED := .venv/.installed
 INSTALLED_DEV := .venv/.installed-dev
 
-.PHONY: quickstart test families lint format native venv venv-dev clean
+.PHONY: quickstart test families consumers lint format native venv venv-dev clean
 .DELETE_ON_ERROR:
 
 quickstart: $(INSTALLED)
@@ -26,6 +27,19 @@ test: lint
 # A tiny model of every family from check to evaluate, in every format, as one table.
 families: $(INSTALLED_DEV)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.families
+
+# What vLLM and transformers read in our checkpoints; vLLM for CPUs in an environment of its own, about 3.5 GB.
+CONSUMERS := .venv-consumers
+CONSUMERS_ARGS ?=
+consumers: $(INSTALLED_DEV) $(CONSUMERS)/.installed
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.consumers --python $(CONSUMERS)/bin/python $(CONSUMERS_ARGS)
+
+$(CONSUMERS)/.installed: $(addprefix tests/consumers/,requirements.txt plugin/pyproject.toml plugin/ocrquant_vllm_cpu.py)
+	$(PYTHON) -m venv $(CONSUMERS)
+	$(CONSUMERS)/bin/python -m pip install --quiet $(TORCH)
+	$(CONSUMERS)/bin/python -m pip install --quiet --no-deps --requirement tests/consumers/requirements.txt
+	$(CONSUMERS)/bin/python -m pip install --quiet --no-deps --no-build-isolation ./tests/consumers/plugin
+	touch $@
 
 lint: $(INSTALLED_DEV)
 	$(BIN)/ruff check .
@@ -48,7 +62,7 @@ venv: $(INSTALLED)
 venv-dev: $(INSTALLED_DEV)
 
 clean:
-	rm -rf .venv build *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv $(CONSUMERS) build *.egg-info .mypy_cache .pytest_cache .ruff_cache
 
 $(BIN)/python:
 	$(PYTHON) -m venv .venv

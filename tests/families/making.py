@@ -311,9 +311,30 @@ TINY: dict[str, Tiny] = {
 }
 
 
-def make_folder(name: str, folder: Path) -> Path:
+QWEN3_5 = Tiny(
+    "Qwen3_5ForConditionalGeneration",
+    _qwen(
+        "Qwen3_5Config",
+        {
+            **GDN,
+            "num_hidden_layers": 4,
+            "linear_num_key_heads": 1,
+            "linear_num_value_heads": 2,
+            "linear_key_head_dim": 64,
+            "linear_value_head_dim": 64,
+            "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+            "rope_parameters": {**MROPE, "partial_rotary_factor": 1.0},
+        },
+        {},
+    ),
+    _qwen_images(),
+)
+"""Beside the shared tiny model of the other tests: weights large enough to matter."""
+
+
+def make_folder(name: str, folder: Path, *, std: float = 0.15) -> Path:
     """Writes the tiny model of a family; weights are random with seed 0 and large enough to matter."""
-    tiny = TINY[name]
+    tiny = {**TINY, "qwen3_5": QWEN3_5}[name]
     words = tokenizer.build_tokenizer(tokenizer.alphabet([]))
     words.add_tokens([AddedToken(token, special=True, normalized=False) for token in tiny.tokens])
     if tiny.image is None:
@@ -325,7 +346,7 @@ def make_folder(name: str, folder: Path) -> Path:
     model = getattr(transformers, tiny.architecture)(config).to(torch.bfloat16)
     for parameter in model.parameters():
         if parameter.ndim >= 2:
-            torch.nn.init.normal_(parameter, std=0.15)
+            torch.nn.init.normal_(parameter, std=std)
     model.generation_config.do_sample = False
     model.generation_config.eos_token_id = 1
     model.save_pretrained(folder)

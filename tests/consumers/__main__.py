@@ -1,0 +1,142 @@
+"""``python -m tests.consumers [FAMILY ...]``: what vLLM and transformers read in our checkpoints, as a table.
+
+``--python`` names the interpreter of vLLM's environment; `make consumers` builds one. Ends with 1 where a
+checkpoint is read otherwise than it was meant, or a planted fault passes unseen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import redirect_stderr
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from safetensors.torch import load_file
+from transformers.utils import logging
+
+from tests.consumers import by_transformers, shipped
+from tests.consumers.comparing import Comparison, compare, faults
+from tests.consumers.making import Family, make_family
+from tests.families.making import TINY
+
+READER = Path(__file__).with_name("reading.py")
+FAMILIES = ("qwen3_5", *TINY, "pico")
+DEFAULT = ("qwen3_5", "paddleocr_vl", "pico")
+SKIPPED: dict[str, str] = {}
+"""Family -> why vLLM on a CPU cannot read its tiny model."""
+
+
+def read_by_vllm(python: str, jobs: list[dict[str, Any]], folder: Path) -> None:
+    """Runs the reader in vLLM's environment; what it says goes into a file."""
+    (folder / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
+    command = [python, str(READER), str(folder / "jobs.json"), str(folder / "vllm")]
+    with (folder / "vllm.log").open("w", encoding="utf-8") as log:
+        subprocess.run(command, stdout=log, stderr=log, cwd=folder, check=False)
+
+
+def judged(family: Family, job: dict[str, Any], reader: str) -> Iterator[tuple[list[str], bool]]:
+    """A line of the table a prompt, and whether it is as it should be."""
+    stem = family.folder / reader / job["name"]
+    answers, error = (stem.with_name(f"{stem.name}.{end}") for end in ("safetensors", "error"))
+    if not answers.exists():
+        last = error.read_text(encoding="utf-8").strip().splitlines()[-1] if error.exists() else "no answer"
+        yield [family.name, reader, job["name"], "-", *[""] * 5, last[:90]], False
+        return
+    read, linears = load_file(answers), family.linears(job["plan"])
+    for prompt in (item["name"] for item in job["prompts"]):
+        result = compare(read, family.expected[job["plan"]], family.expected["bf16"], prompt, linears)
+        yield line(family.name, reader, job, prompt, result)
+
+
+def line(
+    family: str, reader: str, job: dict[str, Any], prompt: str, result: Comparison
+) -> tuple[list[str], bool]:
+    """Cells of one comparison; a planted fault has to be seen."""
+    planted, seen = "corruption" in job, ", ".join(faults(result, job["plan"]))
+    is_good = bool(seen) == planted
+    verdict = (f"caught: {seen}" if seen else "NOT CAUGHT") if planted else seen or "as meant"
+    cells = [
+        f"{result.kl:.1e}",
+        f"{result.own_kl:.1e}",
+        f"{result.max_difference:.3f}",
+        f"{result.worst_linear[1]:.1e}",
+        result.answer,
+    ]
+    return [family, reader, job["name"], prompt, *cells, verdict], is_good
+
+
+def family_lines(name: str, python: str, folder: Path) -> Iterator[tuple[list[str], bool]]:
+    """A tiny model in every plan and format, read by vLLM and, where that can be, by transformers."""
+    with redirect_stderr(StringIO()):
+        family, jobs = make_family(name, folder)
+    read_by_vllm(python, jobs, folder)
+    for job in jobs:
+        yield from judged(family, job, "vllm")
+    with redirect_stderr(StringIO()):
+        read_here = by_transformers.read_all(family, jobs)
+    for job in read_here:
+        yield from judged(family, job, "transformers")
+
+
+def shipped_lines(python: str, folder: Path) -> Iterator[tuple[list[str], bool]]:
+    """The quickstart's checkpoint in both formats: the text of real crops by vLLM and by our runtime."""
+    made = shipped.make(folder)
+    read_by_vllm(python, made.jobs, folder)
+    for job in made.jobs:
+        answers = folder / "vllm" / f"{job['name']}.safetensors"
+        theirs = shipped.texts_of(made, answers) if answers.exists() else {}
+        for crop, text in made.texts[job["name"]].items():
+            is_good = theirs.get(crop) == text
+            verdict = f"{text[:20]} ..." if is_good else f"{theirs.get(crop)!r} for {text!r}"
+            answer = "equal" if is_good else "other"
+            yield ["pico", "vllm", job["name"], crop, *[""] * 4, answer, verdict], is_good
+
+
+def lines(name: str, python: str, folder: Path) -> Iterator[tuple[list[str], bool]]:
+    """All that can be said of a family; why, where nothing can."""
+    reason = SKIPPED.get(name, "")
+    if name == "pico" and not (shipped.RUN / "checkpoint").exists():
+        reason = "needs the run of make quickstart"
+    if reason:
+        yield [name, "vllm", "-", "-", *[""] * 5, f"skipped: {reason}"], True
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    yield from shipped_lines(python, folder) if name == "pico" else family_lines(name, python, folder)
+
+
+def main() -> int:
+    """Prints the table; 1 where something is not as it should be."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("families", nargs="*", default=list(DEFAULT), help=f"of {', '.join(FAMILIES)}")
+    parser.add_argument("--python", default=".venv-consumers/bin/python")
+    parser.add_argument("--keep", type=Path, help="folder for everything that is made")
+    options = parser.parse_args()
+    if odd := set(options.families) - set(FAMILIES):
+        parser.error(f"no such family: {', '.join(sorted(odd))}")
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    warnings.filterwarnings("ignore")
+    heads = ("family", "reader", "checkpoint", "prompt", "KL", "plan's own", "max|dlogp|", "linear")
+    table = Table(*heads, "answer", "verdict", title="what other programs read in our checkpoints")
+    sound = []
+    with tempfile.TemporaryDirectory() as temporary:
+        for name in options.families:
+            folder = (options.keep or Path(temporary)).absolute() / name
+            for cells, is_good in lines(name, options.python, folder):
+                table.add_row(*cells, style="" if is_good else "red")
+                sound.append(is_good)
+    Console(width=190).print(table)
+    return 0 if sound and all(sound) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""Reads compressed-tensors folders with ``transformers``; ModelOpt's it would load wrong without a word.
+
+Computes in float32, where compressed-tensors quantizes activations as servers do; see
+``tests/export/test_reload.py`` for what remains between the two.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from transformers import AutoModelForImageTextToText, CompressedTensorsConfig
+
+from ocrquant.adapters.model import open_model
+from tests.consumers.making import Family, Prompt, answers, picture
+
+__all__ = ["read_all"]
+
+
+def read_all(family: Family, jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Reads every compressed-tensors folder in place of vLLM's answers; the jobs that it could read."""
+    mine = [job for job in jobs if "compressed-tensors" in job["name"]]
+    for job in mine:
+        save_file(read(family, Path(job["folder"]), job["plan"]), out_file(family, job))
+    return mine
+
+
+def out_file(family: Family, job: dict[str, Any]) -> Path:
+    """Where the answers to a job are written."""
+    folder = family.folder / "transformers"
+    folder.mkdir(exist_ok=True)
+    return folder / f"{job['name']}.safetensors"
+
+
+@torch.no_grad()
+def read(family: Family, folder: Path, plan: str) -> dict[str, Tensor]:
+    """What ``reading.py`` writes, by transformers."""
+    model, report = AutoModelForImageTextToText.from_pretrained(
+        folder,
+        dtype=torch.float32,
+        attn_implementation="sdpa",
+        output_loading_info=True,
+        quantization_config=CompressedTensorsConfig(dequantize=True),
+    )
+    assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")), report
+    document = open_model(model.float().eval(), family.document.map, family.folder / "source")
+    found: dict[str, Tensor] = {}
+    for name, prompt in {"text": Prompt(document, None), "image": Prompt(document, picture())}.items():
+        seen: dict[str, Tensor] = {}
+        handles = [
+            document.linear(linear).register_forward_hook(noting(linear, seen))
+            for linear in family.linears(plan)
+        ]
+        found |= {f"{name}.{what}": tensor for what, tensor in answers(document, prompt).items()}
+        for handle in handles:
+            handle.remove()
+        found |= {f"{name}.linear.{what}": tensor for what, tensor in seen.items()}
+    return found
+
+
+def noting(name: str, seen: dict[str, Tensor]) -> Any:
+    """A hook that keeps input and output of the first call."""
+
+    def hook(module: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> None:
+        seen.setdefault(f"{name}.x", arguments[0][0].clone())
+        seen.setdefault(f"{name}.y", output[0].clone())
+
+    return hook

@@ -1,0 +1,171 @@
+"""What another program computed, held against this package's simulation; needs no vLLM.
+
+Three comparisons, from wide to sharp. Log-probabilities over the whole vocabulary and the greedy answer say
+that the model as a whole is the one that was meant; but one code of an activation that rounds the other way
+changes everything behind it, so that they agree only to within a part of what quantization itself does. Each
+quantized linear alone, on the input that the other program gave it, agrees to the rounding of its output in
+bf16: that shows a scale which is a few per cent off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ocrquant.simulate import SimulatedLinear, simulated_output
+
+FUSED: Mapping[str, tuple[str, ...]] = {
+    "qkv_proj": ("q_proj", "k_proj", "v_proj"),
+    "gate_up_proj": ("gate_proj", "up_proj"),
+    "in_proj_qkvz": ("in_proj_qkv", "in_proj_z"),
+    "in_proj_ba": ("in_proj_b", "in_proj_a"),
+}
+"""Linears that vLLM keeps as one, with the parts in their order."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What two programs may differ by.
+
+    Attributes:
+        kl: KL divergence in nats a token; or
+        kl_ratio: over that which the plan itself causes.
+        mean_difference: Mean difference of log-probabilities.
+        linear_error: Of each quantized linear on equal inputs. Measured: 0.002 to 0.006, which is rounding to
+            bf16, and 0.016 where the scale of one block lies on the border of two codes.
+    """
+
+    kl: float
+    kl_ratio: float
+    mean_difference: float
+    linear_error: float = 0.03
+
+
+LIMITS: Mapping[str, Limits] = {
+    "bf16": Limits(kl=5e-5, kl_ratio=0, mean_difference=0.03),
+    "fp8": Limits(kl=5e-5, kl_ratio=0, mean_difference=0.12),
+    "mixed": Limits(kl=0, kl_ratio=0.5, mean_difference=0.12),
+    # Measured: 0.41 to 0.67. The pipeline's rounding lessens what the plan itself causes, and no flips.
+    "nvfp4": Limits(kl=0, kl_ratio=1.0, mean_difference=0.12),
+}
+
+Tensors = Mapping[str, Tensor]
+
+
+def mean_kl(reference: Tensor, given: Tensor) -> float:
+    """KL divergence in nats a token of log-probabilities [T, vocabulary], the first being the truth."""
+    reference, given = reference.double(), given.double()
+    return float((reference.exp() * (reference - given)).sum(-1).mean())
+
+
+def place(module: str) -> str:
+    """A linear by its place in the decoder, which is called differently everywhere."""
+    steps = module.split(".")
+    if any(step.startswith(("vis", "mlp_AR", "projector")) for step in steps):
+        return module
+    return module[module.find("layers.") :] if "layers" in steps else steps[-1]
+
+
+def parts_of(module: str, known: Sequence[str]) -> tuple[str, ...]:
+    """The linears of the plan that a module of vLLM holds."""
+    name = place(module)
+    stem, _, last = name.rpartition(".")
+    if name in known or last not in FUSED:
+        return (name,)
+    return tuple(f"{stem}.{part}" for part in FUSED[last])
+
+
+def linear_errors(read: Tensors, prompt: str, linears: Mapping[str, SimulatedLinear]) -> dict[str, float]:
+    """How far each linear's output was from ours on the same input, over the norm of ours; by its place.
+
+    A linear that only one side quantizes has an infinite error.
+    """
+    ours = {place(name): linear for name, linear in linears.items()}
+    begin = f"{prompt}.linear."
+    modules = {name[len(begin) : -2] for name in read if name.startswith(begin)}
+    errors = dict.fromkeys(ours, float("inf"))
+    for module in sorted(modules):
+        parts = parts_of(module, list(ours))
+        if not set(parts) <= ours.keys():
+            errors[place(module)] = float("inf")
+            continue
+        x, y = (read[f"{begin}{module}.{side}"].float() for side in "xy")
+        wanted = [simulated_output(x, ours[part]) for part in parts]
+        for part, want, got in zip(parts, wanted, y.split([w.shape[1] for w in wanted], dim=1), strict=True):
+            errors[part] = float((got - want).norm() / want.norm())
+    return errors
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """One prompt of one checkpoint.
+
+    Attributes:
+        kl: Of the other program's log-probabilities to ours, nats a token.
+        own_kl: Of bf16 to the plan, by ours: what the plan itself changes.
+        max_difference: Of log-probabilities.
+        mean_difference: Of log-probabilities.
+        same_ids: Whether the tokens of the prompt are ours, those of the image among them.
+        answer: ``equal``; ``tie at N``, where at the first other token our own choice was ahead by less than
+            `max_difference`; else ``other at N``.
+        worst_linear: Place of the quantized linear that is furthest from ours, and its relative error.
+    """
+
+    kl: float
+    own_kl: float
+    max_difference: float
+    mean_difference: float
+    same_ids: bool
+    answer: str
+    worst_linear: tuple[str, float]
+
+
+def compare(
+    read: Tensors, expected: Tensors, plain: Tensors, prompt: str, linears: Mapping[str, SimulatedLinear]
+) -> Comparison:
+    """One prompt: what was read against the simulation of the plan and, for size, against bf16."""
+    logprobs, given = expected[f"{prompt}.logprobs"], read[f"{prompt}.logprobs"]
+    if given.shape != logprobs.shape:
+        given = torch.full_like(logprobs, float("nan"))
+    difference = (given - logprobs).abs()
+    errors = linear_errors(read, prompt, linears)
+    largest = float(difference.max())
+    return Comparison(
+        kl=mean_kl(logprobs, given),
+        own_kl=mean_kl(logprobs, plain[f"{prompt}.logprobs"]),
+        max_difference=largest,
+        mean_difference=float(difference.mean()),
+        same_ids=torch.equal(read[f"{prompt}.ids"], expected[f"{prompt}.ids"]),
+        answer=answer_in_words(
+            expected[f"{prompt}.answer"],
+            read[f"{prompt}.answer"],
+            expected[f"{prompt}.answer_logprobs"],
+            largest,
+        ),
+        worst_linear=max(errors.items(), key=lambda item: item[1], default=("", 0.0)),
+    )
+
+
+def answer_in_words(ours: Tensor, theirs: Tensor, logprobs: Tensor, noise: float) -> str:
+    """Whether two greedy answers are the same, and whether a difference was a toss-up; see `Comparison`."""
+    for step, (one, other) in enumerate(zip(ours.tolist(), theirs.tolist(), strict=False)):
+        if one != other:
+            margin = float(logprobs[step, one] - logprobs[step, other])
+            return f"tie at {step}" if margin < noise else f"other at {step}"
+    return "equal" if len(ours) == len(theirs) else f"other at {min(len(ours), len(theirs))}"
+
+
+def faults(result: Comparison, plan: str) -> list[str]:
+    """What is beyond the limits of a plan, in words; nothing where all is as it was meant."""
+    limits = LIMITS[plan]
+    checks = {
+        "KL": result.kl < max(limits.kl, limits.kl_ratio * result.own_kl),
+        "mean|dlogp|": result.mean_difference < limits.mean_difference,
+        "linear": result.worst_linear[1] < limits.linear_error,
+        "tokens": result.same_ids,
+        "answer": not result.answer.startswith("other"),
+    }
+    return [name for name, holds in checks.items() if not holds]
