@@ -1,4 +1,4 @@
-"""``python -m tests.families``: every family from check to evaluate and verify, in every format, as one table.
+"""``python -m tests.families``: every family, check to evaluate and verify, every format, as one table.
 
 Qwen3.5 is the shipped model, the others are tiny ones with random weights.
 """
