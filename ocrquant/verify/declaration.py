@@ -14,6 +14,7 @@ from ocrquant.checkpoint import FILE_FORMATS
 from ocrquant.checkpoint.modelopt import is_excluded
 from ocrquant.checkpoint.patterns import matches
 from ocrquant.errors import ModelError
+from ocrquant.verify.config_shape import check_shape
 from ocrquant.verify.findings import Findings
 from ocrquant.verify.folder import MODELOPT_FILE, CheckpointFolder
 from ocrquant.verify.schemes import Scheme, compressed_scheme, modelopt_scheme
@@ -73,9 +74,12 @@ def read_declaration(folder: CheckpointFolder, findings: Findings) -> Declaratio
     """What the configuration of a folder says; None where nothing is quantized.
 
     Raises:
-        ModelError: It is quantized in a format that is not known here.
+        ModelError: It is quantized in a format that is not known here, or a field has a wrong type.
     """
     said = folder.quantization
+    if (whole := folder.config.get("quantization_config")) is not None:
+        check_shape(f"{folder.path}/config.json", whole)
+    check_shape(f"{folder.path}/{MODELOPT_FILE}", _said(folder.modelopt or {}))
     if said is None:
         if folder.modelopt is None:
             return None

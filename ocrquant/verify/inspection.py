@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ocrquant.cost import TARGETS
+from ocrquant.errors import ModelError
 from ocrquant.verify.declaration import read_declaration
 from ocrquant.verify.findings import Findings
 from ocrquant.verify.folder import CheckpointFolder
@@ -114,10 +115,11 @@ def inspect_checkpoint(path: Path) -> Inspection:
         path: Folder in the format of compressed-tensors or ModelOpt, or one that is not quantized.
 
     Raises:
-        ModelError: It is no checkpoint, or one in a format that is not known here.
+        ModelError: It is no checkpoint, one in a format that is not known here, or a file of it is damaged.
     """
     findings = Findings(str(path))
     with CheckpointFolder(path, findings) as folder:
+        _refuse_damage(findings)
         declaration = read_declaration(folder, findings)
         linears = read_linears(folder, declaration)
         kinds = _kinds(folder, linears)
@@ -142,6 +144,13 @@ def inspect_checkpoint(path: Path) -> Inspection:
             for gpu in _GPUS
         ),
     )
+
+
+def _refuse_damage(findings: Findings) -> None:
+    """A table of what is left of a checkpoint would look like one of the whole."""
+    for finding in findings.items:
+        if finding.code in ("shard-missing", "shard-damaged"):
+            raise ModelError(finding.what, expected=finding.expected, given=finding.given, fix=finding.fix)
 
 
 def _scheme(linear: StoredLinear) -> Scheme | None:

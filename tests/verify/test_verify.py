@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from ocrquant.errors import ArtifactError, ModelError, VerificationError
-from ocrquant.verify import CODES, Findings, Severity, verify_checkpoint
+from ocrquant.verify import CODES, Findings, Severity, inspect_checkpoint, verify_checkpoint
 from tests.verify.conftest import DEALT, Planted, assignment
 
 BLOCK = "model.language_model.layers"
@@ -399,6 +399,40 @@ def test_other_formats_and_folders_are_refused(copy, tmp_path):
         verify_checkpoint(planted.folder)
     with pytest.raises(ModelError):
         verify_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("config_groups", 7),
+        ("config_groups", {"group_0": None}),
+        ("config_groups", {"group_0": {"targets": [None]}}),
+        ("config_groups", {"group_0": {"weights": {"num_bits": []}}}),
+        ("config_groups", {"group_0": {"input_activations": "dynamic"}}),
+        ("ignore", [3]),
+    ],
+)
+def test_fields_of_a_wrong_type_are_refused(copy, field, value):
+    planted: Planted = copy()
+    planted.json("config.json", lambda config: config["quantization_config"].update({field: value}))
+    for look in (verify_checkpoint, inspect_checkpoint):
+        with pytest.raises(ModelError, match=field):
+            look(planted.folder)
+
+
+def test_a_configuration_that_is_no_object_is_not_taken_for_none(copy):
+    planted: Planted = copy()
+    planted.json("config.json", lambda config: config.update(quantization_config=["fp8"]))
+    with pytest.raises(ModelError, match="config.json"):
+        verify_checkpoint(planted.folder)
+
+
+def test_what_is_left_of_a_damaged_checkpoint_is_not_shown(copy):
+    planted: Planted = copy()
+    path = planted.folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(ModelError, match="model.safetensors"):
+        inspect_checkpoint(planted.folder)
 
 
 def test_errors_end_with_a_code_of_their_own():
