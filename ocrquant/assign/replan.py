@@ -16,7 +16,7 @@ from ocrquant.assign.terms import terms_of
 from ocrquant.errors import RecipeError
 from ocrquant.recipe import load_recipe
 
-__all__ = ["budget_override", "explain_run", "replan"]
+__all__ = ["budget_override", "explain_run", "refuse_for_run", "replan"]
 
 _OPTIONS = {
     "bits_per_weight": "--bits",
@@ -41,6 +41,28 @@ def budget_override(budget: Mapping[str, float | None]) -> list[str]:
         options = " and ".join(_OPTIONS[name] for name in given)
         raise RecipeError("budget", expected="one limit", given=options, fix="keep one of them")
     return [f"assign.budget={{{name}: {value!r}}}" for name, value in given.items()]
+
+
+def refuse_for_run(options: Mapping[str, bool], overrides: Sequence[str]) -> None:
+    """Refuses what has no meaning for a run folder, whose pages and scores stay what they are.
+
+    Args:
+        options: Name of an option that only a recipe takes -> whether it was given.
+        overrides: ``KEY=VALUE`` as for ``--set``; a plan is decided by ``assign``, and by
+            ``export.kv_cache``.
+
+    Raises:
+        RecipeError: There is such an option, or such a key.
+    """
+    given = [name for name, is_given in options.items() if is_given]
+    given += [key for key in (text.partition("=")[0] for text in overrides) if not _decides_plan(key)]
+    if given:
+        raise RecipeError(
+            "a run folder",
+            expected="a budget, and keys of assign or export.kv_cache",
+            given=", ".join(given),
+            fix="name the recipe instead, or leave it out",
+        )
 
 
 def replan(folder: Path, overrides: Sequence[str], *, layer: str | None) -> str:
@@ -93,6 +115,10 @@ def explain_run(recipe: Path, overrides: Sequence[str], layer: str) -> str:
     folder = Path(resolved.output)
     terms = terms_of(resolved.assign, resolved.export.kv_cache)
     return explain(Sensitivity.load(folder), Assignment.load(folder), layer, terms)
+
+
+def _decides_plan(key: str) -> bool:
+    return key.split(".")[0] == "assign" or key == "export.kv_cache"
 
 
 def _sums(name: str, plan: Assignment) -> list[str]:

@@ -37,11 +37,12 @@ def assign(
     ] = False,
 ) -> None:
     """Run a recipe up to its plan; of a run folder, say what another budget gives. Scores nothing again."""
-    from ocrquant.assign.replan import budget_override, explain_run, replan
+    from ocrquant.assign.replan import budget_override, explain_run, refuse_for_run, replan
 
     limits = {"bits_per_weight": bits, "weight_bytes": num_bytes, "max_kl": max_kl, "step_us": step_us}
     given = [*(overrides or ()), *budget_override(limits)]
     if source.is_dir():
+        refuse_for_run({"--device": device is not None, "--adopt": adopt}, overrides or ())
         print(replan(source, given, layer=layer))
     else:
         from ocrquant.pipeline import run_recipe

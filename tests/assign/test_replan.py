@@ -111,3 +111,15 @@ def test_command_prints_and_writes(folder):
     assert Pareto.load(folder).inputs == Assignment.load(folder).inputs
     again = CliRunner().invoke(app, ["assign", str(folder)])
     assert "differs   0 of 3 groups" in again.output
+
+
+@pytest.mark.parametrize(
+    "option",
+    [["--adopt"], ["--device", "cpu"], ["--set", "pages.seed=3"], ["--set", "search.keep_bf16=['*']"]],
+)
+def test_what_a_run_folder_cannot_follow_is_refused(folder, option):
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    result = CliRunner().invoke(app, ["assign", str(folder), "--bits", "7", "--write", *option])
+    assert result.exit_code == 10, result.output
+    assert option[-1].split("=")[0] in result.output or option[0] in result.output
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
