@@ -147,13 +147,14 @@ class Rounding(Artifact):
 
     Smoothing is chosen once for each norm and belongs to every precision, bf16 included: whoever builds a
     model or checkpoint from this file applies it first, then replaces linears by rounded weights (which
-    already contain it).
+    already contain it). `engine` says who rounded, as `weights.engine` of the recipe does.
     """
 
     FILE_NAME: ClassVar[str] = "rounding.json"
     STAGE: ClassVar[str] = "rounding"
     TENSORS_NAME: ClassVar[str] = "rounding.safetensors"
 
+    engine: str = "ocrquant"
     num_held_back_pages: int = Field(ge=0)
     tensors: FileRecord
     groups: list[GroupRounding]

@@ -6,7 +6,7 @@ Knows options; holds no logic.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -32,6 +32,10 @@ def assign(
     layer: Annotated[
         str | None, typer.Option("--explain", metavar="LAYER", help="Say in words why it has its format.")
     ] = None,
+    toolkit: Annotated[
+        Literal["llm-compressor", "modelopt"] | None,
+        typer.Option("--as", help="Of a run folder: print the plan as a recipe of another toolkit, no more."),
+    ] = None,
     write: Annotated[
         bool, typer.Option("--write", help="Put the plan into the run folder; a recipe always does.")
     ] = False,
@@ -41,6 +45,14 @@ def assign(
 
     limits = {"bits_per_weight": bits, "weight_bytes": num_bytes, "max_kl": max_kl, "step_us": step_us}
     given = [*(overrides or ()), *budget_override(limits)]
+    if toolkit is not None:
+        from ocrquant.pipeline.native import plan_as, refuse_with_as
+
+        refuse_with_as(
+            {"--write": write, "--explain": layer, "--device": device, "--adopt": adopt},
+        )
+        print(plan_as(source, given, toolkit), end="")
+        return
     if source.is_dir():
         refuse_for_run({"--device": device is not None, "--adopt": adopt}, overrides or ())
         print(replan(source, given, layer=layer))

@@ -134,6 +134,7 @@ def build_report(
         pareto=pareto,
         experts=_experts(run),
     )
+    notes += _engine_notes(run)
     worst = scores.worst_pages("plan", NUM_WORST_PAGES)
     images = save_images(worst)
     return Report(
@@ -153,6 +154,17 @@ def build_report(
         images={images[page.page]: FileRecord.of(run.path / images[page.page]) for page in worst},
         chain=_chain(run.path),
     )
+
+
+def _engine_notes(run: RunFolder) -> list[str]:
+    """Who rounded the weights, where it was not us."""
+    is_there = (run.path / Rounding.FILE_NAME).is_file()
+    engine = run.load(Rounding).engine if is_there else "ocrquant"
+    if engine == "ocrquant":
+        return []
+    return [
+        f"The weights were rounded by {engine} and are kept as they are: no step was held against another."
+    ]
 
 
 def _experts(run: RunFolder) -> list[ExpertStatistics]:

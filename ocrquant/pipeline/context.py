@@ -110,6 +110,17 @@ class Context:
             )
         return self._document
 
+    def fresh_document(self, dtype: torch.dtype) -> DocumentModel:
+        """The model loaded once more, whole, for whoever rebuilds it."""
+        return load_model(
+            self.model_folder,
+            self.place,
+            dtype,
+            prompts=self.prompts,
+            allow_remote_code=self.recipe.model.allow_remote_code,
+            allow_generic=self.recipe.model.allow_generic,
+        )
+
     def pages(self, split: str) -> list[Page]:
         """Pages of one split, each with a text, as ``pages.json`` states them."""
         records = self.run.load(PageSet).pages

@@ -24,6 +24,7 @@ from ocrquant.artifacts import (
 from ocrquant.assign import assign
 from ocrquant.assign.grid import grid_plans
 from ocrquant.calibrate import collect_statistics, round_groups
+from ocrquant.distributed import ranks
 from ocrquant.evaluate import EvaluatedModel, evaluate_run
 from ocrquant.export import export_checkpoint
 from ocrquant.pipeline.context import Context
@@ -101,6 +102,23 @@ def _statistics(context: Context, inputs: Inputs) -> None:
 
 
 def _rounding(context: Context, inputs: Inputs) -> None:
+    engine = context.recipe.weights.engine
+    if engine != "ocrquant":
+        # Another toolkit's session is no part of ours: one process runs it while the others wait.
+        if not ranks().is_first:
+            return
+        from ocrquant.toolkits.rounding import round_by_toolkit
+
+        round_by_toolkit(
+            engine,
+            context.run,
+            context.fresh_document,
+            context.pages("calibration"),
+            context.run.load(Statistics),
+            context.recipe.sensitivity.candidates,
+            inputs,
+        )
+        return
     round_groups(
         context.run,
         context.document(),

@@ -6,7 +6,7 @@ layer exists: `ocrquant check` looks.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -151,20 +151,35 @@ class WeightsSection(Section):
     """How weights meet their grid; each step is kept for a layer only where it lowers its output error.
 
     Attributes:
+        engine: Who rounds: our own steps below, or another toolkit by its method, whose weights are kept as
+            they are: llm-compressor's GPTQ, or ModelOpt's calibration by maxima.
         smoothing: Move scale between channels of activations and weights, folded into the norm before them.
         scale_search: Search block and tensor scales for the least squared error.
         gptq: Compensate rounding errors column by column.
         num_held_back_pages: Calibration pages that decide whether a step is kept; no step is fitted on them.
     """
 
+    engine: Literal["ocrquant", "llm-compressor-gptq", "modelopt"] = "ocrquant"
     smoothing: bool = True
     scale_search: bool = True
     gptq: bool = True
     num_held_back_pages: int = Field(default=8, ge=1)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _steps_are_ours(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or data.get("engine", "ocrquant") == "ocrquant":
+            return data
+        # Pages are held back for our steps alone, and a resolved recipe states the number.
+        asked = [step for step in ("smoothing", "scale_search", "gptq") if data.get(step)]
+        if asked:
+            given = f"{asked[0]} with engine {data['engine']}"
+            raise rule_broken("steps of engine ocrquant alone", given, f"remove {asked[0]}, or the engine")
+        return data | dict.fromkeys(("smoothing", "scale_search", "gptq"), False)
+
     @property
     def is_nearest(self) -> bool:
-        """Whether weights are only rounded to nearest."""
+        """Whether weights are only rounded to nearest, or by another toolkit: no page is held back."""
         return not (self.smoothing or self.scale_search or self.gptq)
 
 

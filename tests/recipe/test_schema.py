@@ -49,6 +49,7 @@ def build(**sections) -> Recipe:
         ({"evaluate": {"equivalence": {"cer_margin": 0.1, "confidence": 0.5}}}, r"equivalence\.confidence"),
         ({"export": {"format": "gguf"}}, r"export\.format"),
         ({"pages": {"num_calibration_pages": 1}}, "greater than or equal to 2"),
+        ({"weights": {"engine": "modelopt", "gptq": True}}, "got gptq with engine modelopt; remove gptq"),
     ],
 )
 def test_rule_between_keys(sections, message):

@@ -1,0 +1,122 @@
+"""Our plans against those of ModelOpt's AutoQuantize, both judged by one evaluator on pages that neither saw.
+
+For every seed some calibration pages are drawn. From them ModelOpt scores by gradients and by KL divergence
+and plans with its own solvers, and so do our stages, swaps on the plan as a whole included. Formats, groups
+and budgets are the same, and every bit is counted alike: over the searched groups. Then each plan is put into
+the model with the same rounded weights, nearest ones, which are also what ModelOpt's calibration by maxima
+gives, and its KL divergence from the unquantized model is measured on held-out pages. A second column has our
+plan with the weights that our recipes would round.
+
+Everything that is finished is kept in a folder; the same command goes on from there.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from math import fsum
+from pathlib import Path
+from statistics import fmean
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from ocrquant.bench.contest_seed import OURS, THEIRS, SeedContest, run_seed
+from ocrquant.bench.pages import CROPS
+from ocrquant.bench.report import BenchSettings, Goal, Report
+
+__all__ = ["Settings", "run"]
+
+MAX_RATIO = 0.9
+
+
+class Settings(BenchSettings):
+    """What the contest is about.
+
+    Attributes:
+        model: The model.
+        source: Its pages.
+        folder: Where finished parts are kept.
+        pages: Calibration pages of a seed: all sides calibrate and score on all of them.
+        heldout_pages: Pages of a seed that plans are judged on.
+        batch_size: Pages at once.
+        bits: Budgets, bits a weight over the searched groups.
+        seeds: Each chooses pages.
+        max_measurements: Plans that our swaps may measure at each budget.
+        own_weights: Whether our plan is also judged with our own rounding.
+    """
+
+    model: str = "pico"
+    source: Path = CROPS
+    folder: Path = Path("runs/contest")
+    pages: Annotated[int, Field(ge=4)] = 16
+    heldout_pages: Annotated[int, Field(ge=2)] = 64
+    batch_size: Annotated[int, Field(ge=1)] = 8
+    bits: tuple[float, ...] = (5.0, 5.5, 6.0, 7.0)
+    seeds: tuple[int, ...] = (0, 1, 2)
+    max_measurements: Annotated[int, Field(ge=0)] = 16
+    own_weights: bool = True
+
+
+def run(settings: Settings, repeats: int) -> Report:
+    """Runs all seeds; every one is printed to the error stream as soon as it is judged."""
+    report = Report("contest", settings, None)
+    ratios: dict[float, list[float]] = {budget: [] for budget in settings.bits}
+    for seed in settings.seeds:
+        contest = SeedContest(
+            model=settings.model,
+            source=settings.source,
+            folder=settings.folder / f"seed-{seed}",
+            num_pages=settings.pages,
+            num_heldout_pages=settings.heldout_pages,
+            batch_size=settings.batch_size,
+            bits=settings.bits,
+            seed=seed,
+            max_measurements=settings.max_measurements,
+            own_weights=settings.own_weights,
+        )
+        found = run_seed(contest, partial(_say, f"seed {seed}:"))
+        report.results[f"seed {seed}"] = found
+        for budget in settings.bits:
+            row = found["plans"][f"{budget:g} bits"]
+            ratios[budget].append(row["ratio"])
+            _say(f"seed {seed}, {budget:g} bits: {_line(row)}")
+    report.results["ratio"] = {
+        f"{budget:g} bits": {"mean": fmean(values), "largest": max(values), "by_seed": values}
+        for budget, values in ratios.items()
+    }
+    report.results["seconds"] = _seconds(report.results, settings)
+    report.goals = [
+        Goal(
+            f"measured KL of our plan over the better of ModelOpt's two, {budget:g} bits, {name} of seeds",
+            value,
+            at_most=MAX_RATIO,
+        )
+        for budget, values in ratios.items()
+        for name, value in (("mean", fmean(values)), ("largest", max(values)))
+    ]
+    report.notes = [
+        "KL in nats a token from the unquantized model, in float32, answer tokens of held-out pages",
+        "the same rounded weights under all plans: nearest, as ModelOpt's calibration by maxima gives",
+        "ModelOpt's CUDA-only dynamic block quantizer is replaced by a few lines of torch on a CPU, its loss "
+        "is scaled, and it judges answer tokens alone, as we do",
+        "bits a weight over the searched groups, for all plans; ModelOpt's other layers do not count",
+        "the better of ModelOpt's plans is the one with the smaller KL, whether or not it keeps its budget",
+        "seconds are process time: ModelOpt's with its calibration, ours with statistics and rounding",
+    ]
+    return report
+
+
+def _say(*words: str) -> None:
+    print(*words, file=sys.stderr, flush=True)
+
+
+def _line(row: dict[str, Any]) -> str:
+    sides = ", ".join(f"{name} {row['kl'][name]:.6f} at {row['bits'][name]:.3f}" for name in (OURS, *THEIRS))
+    return f"ratio {row['ratio']:.3f} ({sides})"
+
+
+def _seconds(results: dict[str, Any], settings: Settings) -> dict[str, float]:
+    """Means over seeds."""
+    by_seed = [results[f"seed {seed}"]["cpu_seconds"] for seed in settings.seeds]
+    return {name: fsum(seconds[name] for seconds in by_seed) / len(by_seed) for name in by_seed[0]}

@@ -1,0 +1,278 @@
+"""One seed of the contest with ModelOpt: pages, plans of every side, and what they lose on other pages.
+
+Each part is written down when it is finished and not done again. Half of a scoring is thrown away, since its
+seconds are part of the result. Knows stages and ModelOpt's search by their functions.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from math import fsum
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from ocrquant.adapters import load_model
+from ocrquant.adapters.model import DocumentModel
+from ocrquant.artifacts import Rounding, RunFolder, Sensitivity, Statistics, sha256_data, write_bytes
+from ocrquant.assign import choose_formats
+from ocrquant.assign.grid import grid_plans
+from ocrquant.bench.report import plain
+from ocrquant.calibrate import collect_statistics, round_groups
+from ocrquant.formats import Precision
+from ocrquant.pages import Page, load_pages
+from ocrquant.recipe.assign_section import Budget
+from ocrquant.recipe.sections import SearchSection, SensitivitySection, StatisticsSection, WeightsSection
+from ocrquant.sensitivity import measure_sensitivity
+from ocrquant.sensitivity.batches import encode, plan_batches
+from ocrquant.sensitivity.judge import PlanJudge
+from ocrquant.toolkits.modelopt_search import METHODS, auto_quantize, plan_bits
+
+__all__ = ["OURS", "THEIRS", "SeedContest", "run_seed"]
+
+OURS = "ocrquant"
+THEIRS = ("modelopt gradient", "modelopt kl_div")
+OWN = "ocrquant, own weights"
+
+FORMATS = (Precision.NVFP4, Precision.FP8)
+HELD_BACK = 4
+"""One page in so many decides which steps of our rounding are kept."""
+
+Plan = dict[str, Precision]
+PlanOf = dict[str, Plan]
+"""Plan by budget."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedContest:
+    """What one seed is run with; see `ocrquant.bench.contest.Settings`."""
+
+    model: str
+    source: Path
+    folder: Path
+    num_pages: int
+    num_heldout_pages: int
+    batch_size: int
+    bits: tuple[float, ...]
+    seed: int
+    max_measurements: int
+    own_weights: bool
+
+    def pages(self, split: Literal["calibration", "heldout"]) -> list[Page]:
+        """The seed's choice of pages of a split."""
+        count = self.num_pages if split == "calibration" else self.num_heldout_pages
+        pages = [page for page in load_pages(self.source) if page.split == split]
+        order = sorted(pages, key=lambda page: hashlib.sha256(f"{self.seed}:{page.id}".encode()).digest())
+        return order[:count]
+
+    def digest(self, *extra: object) -> str:
+        """Of everything that all plans depend on, and of what only some do."""
+        pages = [page.id for page in self.pages("calibration")]
+        return sha256_data([str(self.model), pages, self.batch_size, self.bits, *extra])
+
+
+def run_seed(contest: SeedContest, say: Callable[[str], None]) -> dict[str, Any]:
+    """Plans of every side and their KL divergences.
+
+    Args:
+        contest: The seed.
+        say: Told of every part that is finished.
+    """
+    plans: dict[str, PlanOf] = {}
+    seconds: dict[str, float] = {}
+    for name, method in zip(THEIRS, METHODS, strict=True):
+        found = _kept(contest, name, partial(_modelopt, contest, method))
+        plans[name], seconds[name] = _plans(found), found["cpu_seconds"]
+        say(f"{name} scored in {found['cpu_seconds']:.1f} s")
+    found = _kept(contest, OURS, lambda: _ours(contest), contest.max_measurements)
+    plans[OURS] = _plans(found)
+    seconds |= {OURS: found["cpu_seconds"], f"{OURS}, swaps": found["swap_seconds"]}
+    say(f"{OURS} scored in {found['cpu_seconds']:.1f} s, swaps took {found['swap_seconds']:.1f} s")
+    num_pages = contest.num_heldout_pages
+    judged = _kept(contest, "judged", lambda: _judged(contest, plans), num_pages, _texts(plans))
+    if contest.own_weights:
+        ours = {OURS: plans[OURS]}
+        own = _kept(contest, OWN, lambda: _judged_own(contest, ours), num_pages, _texts(ours))
+        judged = {**judged, OWN: own[OURS]}
+    document = load_model(contest.model)
+    rows = {budget: _row(document, budget, plans, judged) for budget in plans[OURS]}
+    return {"plans": rows, "cpu_seconds": seconds, "swaps": found["swaps"]}
+
+
+def _row(document: DocumentModel, budget: str, plans: Mapping[str, PlanOf], judged: Mapping[str, Any]) -> Any:
+    kl = {name: _mean(judged[name][budget]) for name in judged}
+    best = min(kl[name] for name in THEIRS)
+    row: dict[str, Any] = {
+        "kl": kl,
+        "bits": {name: plan_bits(document, plans[name][budget]) for name in plans},
+        "ratio": kl[OURS] / best,
+        "pages": len(judged[OURS][budget]),
+        "tokens": sum(count for _, count in judged[OURS][budget]),
+    }
+    if OWN in kl:
+        row["ratio_own_weights"] = kl[OWN] / best
+    return row
+
+
+def _mean(pages: Sequence[Sequence[float]]) -> float:
+    return fsum(kl for kl, _ in pages) / sum(int(count) for _, count in pages)
+
+
+def _kept(contest: SeedContest, name: str, make: Callable[[], dict[str, Any]], *extra: object) -> Any:
+    """What a finished part gave, from its file where that was made with the same settings."""
+    path = contest.folder / f"{name.replace(', ', '-').replace(' ', '-')}.json"
+    digest = contest.digest(*extra)
+    if path.is_file():
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        if stored["settings"] == digest:
+            return stored["result"]
+    result = make()
+    write_bytes(path, json.dumps({"settings": digest, "result": result}, indent=1).encode())
+    gc.collect()
+    return json.loads(path.read_text(encoding="utf-8"))["result"]
+
+
+def _modelopt(contest: SeedContest, method: Literal["gradient", "kl_div"]) -> dict[str, Any]:
+    document = load_model(contest.model, dtype=torch.float32)
+    batches = plan_batches(document, contest.pages("calibration"), contest.batch_size)
+    encoded = [encode(document, batch) for batch in batches]
+    found = auto_quantize(document, encoded, FORMATS, contest.bits, method)
+    return {
+        "plans": _texts_of({f"{budget:g} bits": dict(plan) for budget, plan in found.plans.items()}),
+        "scores": plain(found.scores),
+        "cpu_seconds": found.cpu_seconds,
+    }
+
+
+def _ours(contest: SeedContest) -> dict[str, Any]:
+    document, section = load_model(contest.model), _section(contest)
+    nearest = WeightsSection(smoothing=False, scale_search=False, gptq=False)
+    plans: dict[str, dict[str, str]] = {}
+    swaps: dict[str, Any] = {}
+    with _run_folder(contest, "nearest") as run:
+        inputs = {"contest": contest.digest()}
+        if not run.is_current(Sensitivity, inputs):
+            shutil.rmtree(run.path / ".partial", ignore_errors=True)
+        begin = time.process_time()
+        rounding = _rounded(contest, run, document, nearest)
+        calibrated = time.process_time()
+        if not run.is_current(Sensitivity, inputs):
+            measure_sensitivity(
+                run,
+                document,
+                contest.pages("calibration"),
+                rounding,
+                section,
+                SearchSection(),
+                inputs,
+                grid_plans,
+            )
+            seconds = {"calibration": calibrated - begin, "scores": time.process_time() - calibrated}
+            write_bytes(run.path / "seconds.json", json.dumps(seconds).encode())
+        scored = json.loads((run.path / "seconds.json").read_text(encoding="utf-8"))
+        sensitivity = run.load(Sensitivity)
+        begin = time.process_time()
+        with PlanJudge(run, document, contest.pages("calibration"), rounding, section, inputs) as judge:
+            for budget in contest.bits:
+                chosen = choose_formats(
+                    sensitivity,
+                    Budget(bits_per_weight=budget),
+                    inputs,
+                    judge=judge,
+                    max_measurements=contest.max_measurements,
+                )
+                name = f"{budget:g} bits"
+                plans[name] = {group: str(precision) for group, precision in chosen.groups.items()}
+                if chosen.repair is not None:
+                    record = chosen.repair
+                    swaps[name] = {
+                        "measured": record.num_measurements,
+                        "kept": sum(swap.is_kept for swap in record.swaps),
+                        "kl_before": record.before.measured,
+                        "kl_after": record.after.measured,
+                    }
+    return {
+        "plans": plans,
+        "cpu_seconds": scored["calibration"] + scored["scores"],
+        "swap_seconds": time.process_time() - begin,
+        "swaps": swaps,
+    }
+
+
+def _judged(contest: SeedContest, plans: Mapping[str, PlanOf]) -> dict[str, Any]:
+    """KL by page of every plan under nearest weights."""
+    nearest = WeightsSection(smoothing=False, scale_search=False, gptq=False)
+    # In a folder of its own: measurements of plans on other pages would take the place of these.
+    return _judged_with(contest, "judged", nearest, plans)
+
+
+def _judged_own(contest: SeedContest, plans: Mapping[str, PlanOf]) -> dict[str, Any]:
+    """KL by page of our plans under the weights that our recipes round."""
+    own = WeightsSection(num_held_back_pages=max(1, contest.num_pages // HELD_BACK))
+    return _judged_with(contest, "own", own, plans)
+
+
+def _judged_with(
+    contest: SeedContest, folder: str, weights: WeightsSection, plans: Mapping[str, PlanOf]
+) -> dict[str, Any]:
+    document = load_model(contest.model)
+    found: dict[str, Any] = {}
+    with _run_folder(contest, folder) as run:
+        rounding = _rounded(contest, run, document, weights)
+        heldout = contest.pages("heldout")
+        inputs = {"contest": contest.digest(), "heldout": sha256_data([page.id for page in heldout])}
+        with PlanJudge(run, document, heldout, rounding, _section(contest), inputs) as judge:
+            for name, by_budget in plans.items():
+                found[name] = {budget: judge(plan) for budget, plan in by_budget.items()}
+    return found
+
+
+def _rounded(
+    contest: SeedContest, run: RunFolder, document: DocumentModel, weights: WeightsSection
+) -> Rounding:
+    """Statistics and rounded weights of the calibration pages, made where they are not there."""
+    inputs = {"contest": contest.digest()}
+    pages = contest.pages("calibration")
+    batching = StatisticsSection(batch_size=contest.batch_size)
+    if not run.is_current(Statistics, inputs):
+        collect_statistics(run, document, pages, batching, inputs)
+    if not run.is_current(Rounding, inputs):
+        round_groups(run, document, pages, run.load(Statistics), weights, list(FORMATS), batching, inputs)
+    return run.load(Rounding)
+
+
+def _run_folder(contest: SeedContest, name: str) -> RunFolder:
+    text = json.dumps({"contest": plain(asdict(contest)), "weights": name}, default=str)
+    # Artefacts that do not fit are made again: what they were made from stands in each of them.
+    return RunFolder.open(
+        contest.folder / name, recipe_digest=contest.digest(name), recipe_text=text, adopt=True
+    )
+
+
+def _section(contest: SeedContest) -> SensitivitySection:
+    return SensitivitySection(
+        score="screened", candidates=list(FORMATS), grow_pages=False, batch_size=contest.batch_size
+    )
+
+
+def _texts(plans: Mapping[str, PlanOf]) -> dict[str, Any]:
+    return {name: _texts_of(by_budget) for name, by_budget in plans.items()}
+
+
+def _texts_of(plans: PlanOf) -> dict[str, dict[str, str]]:
+    return {budget: {group: str(p) for group, p in plan.items()} for budget, plan in plans.items()}
+
+
+def _plans(found: Mapping[str, Any]) -> PlanOf:
+    return {
+        budget: {group: Precision(text) for group, text in plan.items()}
+        for budget, plan in found["plans"].items()
+    }
