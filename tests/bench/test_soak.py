@@ -3,7 +3,7 @@
 import pytest
 
 from ocrquant.bench.soak import _judge, _Known, _slope, _Tally
-from ocrquant.engine.request import FinishReason, RequestResult
+from ocrquant.engine.request import DraftCounts, FinishReason, RequestResult
 from tests.bench.running import result_of
 
 
@@ -30,7 +30,9 @@ def test_everything_happens_and_no_answer_is_wrong(capsys, tiny_model_folder):
 
 
 def answer(ids, reason, text=""):
-    return RequestResult(reason, text, ids, (), len(ids) + (reason is FinishReason.END), 1, 0, 0)
+    return RequestResult(
+        reason, text, ids, (), len(ids) + (reason is FinishReason.END), 1, 0, 0, DraftCounts()
+    )
 
 
 ALONE = _Known(None, 0.0, answer((5, 6, 7), FinishReason.END, "abc"))

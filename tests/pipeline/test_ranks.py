@@ -50,7 +50,8 @@ def test_the_error_of_a_run_is_printed_once(write_recipe, tmp_path):
     assert "num_held_back_pages" in errors[0]
     # torchrun itself ends with 1 and states the exit codes of its processes.
     assert process.returncode == 1
-    assert process.stderr.count("exitcode  : 10") == 2
+    # It may end the other process before that one has come to its own end.
+    assert process.stderr.count("exitcode  : 10") in (1, 2)
 
 
 def test_an_error_of_the_second_process_ends_the_first(write_recipe, tmp_path):
@@ -71,4 +72,4 @@ def test_an_error_of_the_second_process_ends_the_first(write_recipe, tmp_path):
     process = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     errors = [line for line in process.stderr.splitlines() if line.startswith("error: ")]
     assert errors == ["error: page 7: got half a file"]
-    assert process.stderr.count("exitcode  : 17") == 2
+    assert process.stderr.count("exitcode  : 17") in (1, 2)
