@@ -12,12 +12,13 @@ from pathlib import Path
 
 from ocrquant.adapters import ModelMap, TensorInfo, build_model_map
 from ocrquant.checkpoint import FILE_FORMATS, FileFormat, StoredCheckpoint, plain_config
-from ocrquant.errors import ModelError, RecipeError
+from ocrquant.errors import ModelError, OutputError, RecipeError
 from ocrquant.export.names import linear_names
 from ocrquant.export.target import Target, check_target
 from ocrquant.export.tensor_list import TensorList
 from ocrquant.export.write import write_folder
 from ocrquant.formats import Precision
+from ocrquant.json_files import read_json
 from ocrquant.recipe.sections import MAX_SHARD_BYTES
 
 __all__ = ["ConvertedTensors", "convert_checkpoint"]
@@ -59,7 +60,7 @@ def convert_checkpoint(
 
     Args:
         folder: A folder in one of the formats, written by this package or by another one.
-        out: Folder to write; what was there is replaced.
+        out: Folder to write; a quantized checkpoint that was there is replaced, anything else is refused.
         target: Server that is to read it; what it cannot serve is refused before anything is written.
         file_format: Format to write; that of the target where left out, and the other one without a target.
         max_shard_bytes: Most bytes of tensors in a file.
@@ -71,8 +72,9 @@ def convert_checkpoint(
         RecipeError: There is no such format.
         ModelError: The folder is not quantized, or in a scheme that this package does not compute.
         TargetError: The target cannot serve it.
-        OutputError: `out` is the folder itself, is not writable, or the disk is full.
+        OutputError: `out` is the folder itself, holds something else, is not writable, or the disk is full.
     """
+    _refuse_other_contents(out)
     with StoredCheckpoint(folder) as stored:
         if not stored.linears and not stored.kv:
             raise ModelError(folder, expected="a quantized checkpoint", given="none", fix="serve it as it is")
@@ -97,6 +99,19 @@ def convert_checkpoint(
             max_shard_bytes=max_shard_bytes,
         )
     return FILE_FORMATS[chosen]
+
+
+def _refuse_other_contents(out: Path) -> None:
+    """A folder is replaced as a whole: one with other files in it is somebody's, and a mistyped name."""
+    if not out.is_dir() or not any(out.iterdir()):
+        return
+    if not (out / "config.json").is_file() or "quantization_config" not in read_json(out / "config.json"):
+        raise OutputError(
+            out,
+            expected="no such folder, an empty one, or a quantized checkpoint to replace",
+            given="a folder with other files",
+            fix="name another folder",
+        )
 
 
 def _other(file_format: FileFormat) -> str:

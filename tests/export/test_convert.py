@@ -137,3 +137,16 @@ def test_wrong_folders_are_refused(rounded, tmp_path):
     with pytest.raises(ModelError):
         convert_checkpoint(torn, tmp_path / "two")
     assert not (tmp_path / "two").exists()
+
+
+def test_a_folder_of_somebody_else_is_not_replaced(rounded, tmp_path):
+    exported = write(rounded, tmp_path / "one", "compressed-tensors", *MIXED)
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    convert_checkpoint(exported, mine)  # empty
+    convert_checkpoint(exported, mine)  # what was written before
+    (mine / "config.json").unlink()
+    before = bytes_of(mine)
+    with pytest.raises(OutputError, match="other files"):
+        convert_checkpoint(exported, mine)
+    assert bytes_of(mine) == before
