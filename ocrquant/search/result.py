@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from math import isfinite
 from typing import TYPE_CHECKING
 
 import torch
@@ -126,8 +127,10 @@ def as_budget(budget: Budget | float) -> Budget:
     """A number is bits per weight.
 
     Raises:
-        BudgetError: It limits a time, which no machine was named for.
+        BudgetError: It is no positive finite number, or limits a time, which no machine was named for.
     """
+    if not isinstance(budget, Budget) and not (isfinite(budget) and budget > 0):
+        raise BudgetError("budget", expected="a positive number", given=budget, fix="state bits a weight")
     found = budget if isinstance(budget, Budget) else Budget(bits_per_weight=float(budget))
     if found.kind == "step_us":
         expected = "bits_per_weight, weight_bytes or max_kl"

@@ -345,3 +345,9 @@ def test_undisturbed_restores_modes_after_an_error():
         interrupted()
     assert seen == [False]
     assert all(child.training for child in module.modules())
+
+
+@pytest.mark.parametrize("budget", [float("nan"), float("inf"), -1.0, 0])
+def test_a_budget_that_is_no_positive_number_is_refused(budget):
+    with pytest.raises(BudgetError, match="positive"):
+        search(models.mlp(), models.rows(), models.call, budget=budget)
