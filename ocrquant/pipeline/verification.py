@@ -16,7 +16,7 @@ from ocrquant.adapters import model_folder
 from ocrquant.artifacts import Assignment
 from ocrquant.engine import Runtime, RuntimeSettings, SamplingParams, load_runtime, page_prompt
 from ocrquant.engine.scoring import ForcedAnswer, Scorer
-from ocrquant.errors import EngineError, ModelError, PagesError, WeightValueError
+from ocrquant.errors import EngineError, ModelError, PagesError, RecipeError, WeightValueError
 from ocrquant.export import Target, check_target
 from ocrquant.metrics.divergence import kl_from_logits
 from ocrquant.verify import Findings, verify_checkpoint
@@ -55,10 +55,12 @@ def verify(
     Raises:
         ModelError: It is no checkpoint, or one in a format that is not known here, or the source is unusable.
         ArtifactError: The plan is missing, malformed, or not one of this model.
-        RecipeError: There is no such server.
+        RecipeError: There is no such server, or a page without a source to compare on it.
         PagesError: The image cannot be read.
     """
     server = None if target is None else Target.parse(target)
+    if page is not None and source is None:
+        raise RecipeError("--page", expected="--against beside it", given="none", fix="name the source too")
     folder = model_folder(checkpoint)
     original = None if source is None else model_folder(source)
     assignment = None if plan is None else Assignment.load(plan)

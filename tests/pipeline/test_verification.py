@@ -92,3 +92,9 @@ def test_inspect_shows_kinds_schemes_and_machines(checkpoint):
     assert found["FP8 by channel, inputs by token", "h200"] == "fp8"
     kinds = {row["kind"]: row for row in data["kinds"] if row["scheme"] == "NVFP4"}
     assert all(4.5 <= row["bits_per_weight"] < 4.6 for row in kinds.values())
+
+
+def test_a_page_without_a_source_is_refused(checkpoint, tmp_path):
+    result = RUNNER.invoke(app, ["verify", str(checkpoint), "--page", str(tmp_path / "none.png")])
+    assert result.exit_code == 10
+    assert "--against" in result.output
