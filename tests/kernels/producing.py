@@ -31,6 +31,8 @@ Inputs = dict[str, Tensor]
 
 needs_native = pytest.mark.skipif(extension() is None, reason=missing_reason() or "built")
 ISAS = ["plain", "avx2", "avx512"]
+LEVELS = [*ISAS, "amx"]
+"""What a processor may offer; the ops that are tested by this module have no code of their own for the last."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ def assert_close(a: Tensor, b: Tensor, most_steps: int) -> None:
 def instruction_set(name: str) -> Iterator[None]:
     native = extension()
     assert native is not None
-    if ISAS.index(name) > ISAS.index(native.best_isa()):
+    if LEVELS.index(name) > LEVELS.index(native.best_isa()):
         pytest.skip(f"this processor has no {name}")
     before = native.isa()
     native.force_isa(name)
@@ -199,7 +201,7 @@ def gives_the_same_bytes_on_every_instruction_set(p: Producer) -> None:
         plain = p.produced(inputs, width)
     native = extension()
     assert native is not None
-    for name in ISAS[1 : ISAS.index(native.best_isa()) + 1]:
+    for name in ISAS[1 : LEVELS.index(native.best_isa()) + 1]:
         with instruction_set(name):
             assert_same(p.produced(inputs, width), plain)
 

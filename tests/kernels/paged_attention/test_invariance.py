@@ -80,7 +80,7 @@ def test_later_keys_of_its_own_request_do_not_reach_a_row(threads) -> None:
 @pytest.mark.parametrize("cache", ["same", "fp8"])
 def test_every_instruction_set(isa, cache) -> None:
     native = extension()
-    order = ["plain", "avx2", "avx512"]
+    order = ["plain", "avx2", "avx512", "amx"]
     if order.index(isa) > order.index(native.best_isa()):
         pytest.skip(f"this processor has no {isa}")
     native.force_isa(isa)
