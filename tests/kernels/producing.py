@@ -32,7 +32,7 @@ Inputs = dict[str, Tensor]
 needs_native = pytest.mark.skipif(extension() is None, reason=missing_reason() or "built")
 ISAS = ["plain", "avx2", "avx512"]
 LEVELS = [*ISAS, "amx"]
-"""What a processor may offer; the ops that are tested by this module have no code of their own for the last."""
+"""What a processor may offer; the ops that this module tests have no code of their own for the last."""
 
 
 @dataclass(frozen=True)

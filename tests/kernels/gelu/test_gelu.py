@@ -20,18 +20,20 @@ def activated(x, form):
 @needs_native
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("isa", ISAS)
-def test_every_bf16_agrees_with_torch(isa, form):
-    """Of all 65536 inputs a handful differ, by one step or by less than 1e-6 in all.
+def test_every_bf16_agrees_with_float64(isa, form):
+    """Of all 65536 inputs one in five hundred differs, by one step or by less than 1e-6 in all.
 
     For x near -3 and below, 1 + erf and 1 + tanh are a few steps of float32, and one step is many of bf16.
-    Torch's vectorised loop and its scalar loop differ there too; the scalar one gives what is given here.
+    Torch's own bf16 loop is no oracle: on some processors it overflows above 1.7e38 and loses small results.
     """
     x = torch.arange(-(2**15), 2**15).to(torch.int16).view(1, -1).view(BF16)
     with instruction_set(isa):
         out = activated(x, form)
-    expected = F.gelu(x, approximate="tanh" if form == "tanh" else "none")
+    expected = F.gelu(x.double(), approximate="tanh" if form == "tanh" else "none").to(BF16)
+    assert torch.equal(out.isnan(), expected.isnan())
+    out, expected = out[x.isfinite()], expected[x.isfinite()]
     steps, off = bf16_steps(out, expected), (out.float() - expected.float()).abs()
-    assert int((steps > 0).sum()) <= 6
+    assert int((steps > 0).sum()) <= 130
     assert bool(((steps <= 1) | (off < 1e-6)).all())
 
 
