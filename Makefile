@@ -73,6 +73,8 @@ $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) --editable .
 	touch $@
 
-$(INSTALLED_DEV): $(INSTALLED)
+# Not on top of the other: each `--editable` compiles the extension. A torch that was chosen before stays.
+$(INSTALLED_DEV): pyproject.toml constraints.txt | $(BIN)/python
+	test -e $(INSTALLED) || $(PIP) $(TORCH)
 	$(PIP) --editable '.[dev]'
-	touch $@
+	touch $(INSTALLED) $@

@@ -6,7 +6,7 @@ equals them. So the walk of draft, verify, accept over an answer can be counted 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +16,7 @@ from ocrquant.drafter.batching import anchor_places, collate
 from ocrquant.drafter.model import DraftModel
 from ocrquant.drafter.store import TargetSequence
 
-__all__ = ["Acceptance", "draft_all", "measure_acceptance", "walk"]
+__all__ = ["Acceptance", "draft_all", "lengths", "measure_acceptance", "walk"]
 
 _ANCHORS = 64
 """Blocks that are drafted at a time."""
@@ -95,6 +95,6 @@ def measure_acceptance(
     return found
 
 
-def lengths(found: dict[str, dict[str, Acceptance]], kinds: Sequence[str]) -> dict[str, float]:
-    """``kind.way`` -> acceptance length, for a log."""
-    return {f"{kind}.{way}": a.length for kind in kinds for way, a in found.get(kind, {}).items()}
+def lengths(found: dict[str, dict[str, Acceptance]]) -> dict[str, float]:
+    """``kind.way`` -> acceptance length, for a log, by kind."""
+    return {f"{kind}.{way}": a.length for kind in sorted(found) for way, a in found[kind].items()}

@@ -217,8 +217,7 @@ class Trainer:
         self.model.eval()
         found = measure_acceptance(self.model, self.heldout, self.embedding, self.head.cpu())
         self.model.train()
-        kinds = sorted(found)
-        values = {name: round(value, 3) for name, value in lengths(found, kinds).items()}
+        values = {name: round(value, 3) for name, value in lengths(found).items()}
         self._write({"step": self.num_done, "acceptance": values})
 
     def _write(self, record: dict[str, Any]) -> None:
