@@ -8,6 +8,7 @@ knows no work.
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -163,4 +164,6 @@ def ranks() -> Ranks:
         import torch.distributed as dist
 
         dist.init_process_group("gloo", rank=index, world_size=count, timeout=_PATIENCE)
+        # Its threads have to be joined before the interpreter goes; left to static destructors they sometimes abort it.
+        atexit.register(dist.destroy_process_group)
     return Ranks(index, count)

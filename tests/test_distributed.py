@@ -34,7 +34,8 @@ try:
         here.wait()
         here.gather("nobody comes here")
 except Exception as error:
-    print(f"{{here.index}} {{type(error).__name__}}: {{error}}", flush=True)
+    # One write: under torchrun (python -u) print writes the text and its newline apart, and two processes' lines mix.
+    sys.stdout.write(f"{{here.index}} {{type(error).__name__}}: {{error}}\\n")
 """
 
 
