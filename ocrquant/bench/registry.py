@@ -17,19 +17,24 @@ class Entry:
         module: Has a class ``Settings`` and a function ``run(settings, repeats)`` that gives a `Report`.
         summary: What it measures.
         repeated: Whether it repeats something; the others do everything once.
+        has_table: Whether the module has a function ``render(result)``; its text is printed in place of JSON
+            where nobody asks for that.
     """
 
     module: str
     summary: str
     repeated: bool = True
+    has_table: bool = False
 
 
-ONCE = ("contest", "correctness", "memory", "soak")
+ONCE = ("contest", "correctness", "memory", "roofline", "soak")
 """Benchmarks that repeat nothing."""
+TABLES = ("roofline",)
+"""Benchmarks that print a table."""
 
 BENCHMARKS: Mapping[str, Entry] = MappingProxyType(
     {
-        name: Entry(f"ocrquant.bench.{name.replace('-', '_')}", summary, name not in ONCE)
+        name: Entry(f"ocrquant.bench.{name.replace('-', '_')}", summary, name not in ONCE, name in TABLES)
         for name, summary in {
             "serving": "pages through the engine and through transformers: tokens/s and time to first token",
             "layer": "linears of one decoder layer of Qwen3.5-9B shape in bf16, FP8 and NVFP4",
@@ -41,6 +46,7 @@ BENCHMARKS: Mapping[str, Entry] = MappingProxyType(
             "memory": "a random model of 9 GB scored block by block: peak memory against the forecast",
             "workers": "pages prepared by worker processes beside the engine, by number of workers",
             "cost-table": "times of every product of a model in every format, for a plan's budget of time",
+            "roofline": "a step of Qwen3.5-9B and 4B shape on a GPU by its stated limits; measures nothing",
             "export": "a model of Qwen3.5-4B shape exported against a copy of its file: time and memory",
             "sensitivity": "scores of all groups and formats: screened and measured, against whole passes",
             "contest": "our plans against those of ModelOpt's AutoQuantize, on pages that neither saw",

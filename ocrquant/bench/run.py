@@ -32,8 +32,9 @@ def run_benchmark(
     repeats: int | None = None,
     out: Path | None = None,
     keep: bool = False,
+    as_json: bool = False,
 ) -> dict[str, Any]:
-    """Runs a benchmark and prints its result as JSON, last.
+    """Runs a benchmark and prints its result last: as JSON, or as a table where it has one.
 
     Args:
         name: A key of ``BENCHMARKS``.
@@ -41,6 +42,7 @@ def run_benchmark(
         repeats: Of each arm; None for 12. Fewer are run and marked as too few.
         out: File for the result.
         keep: Write the result to `RESULTS` as well, by name and date.
+        as_json: Print JSON even where there is a table.
 
     Raises:
         RecipeError: There is no such benchmark or setting, or a value is out of range.
@@ -61,7 +63,7 @@ def run_benchmark(
         write_result(data, out)
     if keep:
         write_result(data, RESULTS / f"{name}-{data['machine']['date']}.json")
-    print(json.dumps(data, indent=1))
+    print(json.dumps(data, indent=1) if as_json or not entry.has_table else module.render(data))
     return data
 
 

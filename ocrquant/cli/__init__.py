@@ -233,20 +233,31 @@ def bench(
         str | None,
         typer.Option(metavar="DIR", help="Exported checkpoint to measure; short for --set checkpoint=DIR."),
     ] = None,
+    target: Annotated[
+        str | None, typer.Option(metavar="MACHINE", help="b200, h200, ...; short for --set target=MACHINE.")
+    ] = None,
+    acceptance: Annotated[
+        str | None, typer.Option(metavar="TOKENS", help="A step's, or a file; short for --set acceptance=...")
+    ] = None,
+    context: Annotated[
+        int | None, typer.Option(metavar="TOKENS", help="Of each request; short for --set context=TOKENS.")
+    ] = None,
     repeats: Annotated[
         int | None, typer.Option(help="Of each arm, 12 by default; fewer are marked as too few.")
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the result here.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON in place of a table.")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Also keep it in ocrquant/bench/results.")] = False,
     listing: Annotated[
         bool, typer.Option("--list", callback=_print_benchmarks, is_eager=True, help="Show all benchmarks.")
     ] = False,
 ) -> None:
-    """Measure one thing on this machine, arms interleaved; prints JSON last."""
+    """Measure one thing on this machine, arms interleaved; prints JSON or a table last."""
     from ocrquant.bench.run import run_benchmark
 
-    given = [*(assignments or ()), *([] if checkpoint is None else [f"checkpoint={checkpoint}"])]
-    run_benchmark(name, given, repeats=repeats, out=out, keep=keep)
+    short = {"checkpoint": checkpoint, "target": target, "acceptance": acceptance, "context": context}
+    given = [f"{key}={value}" for key, value in short.items() if value is not None]
+    run_benchmark(name, [*(assignments or ()), *given], repeats=repeats, out=out, keep=keep, as_json=as_json)
 
 
 @pages_app.command("make")

@@ -28,6 +28,7 @@ class Target:
         flop_per_s: Dense peak by the format of the arithmetic. Weights of a format that is not listed are
             decoded and multiplied in bf16: they save bytes and no arithmetic.
         launch_us: What starting one product costs.
+        replay_us: What starting one kernel costs inside a program that was captured before.
         stated_by: Where the numbers come from.
     """
 
@@ -35,6 +36,7 @@ class Target:
     bytes_per_s: float
     flop_per_s: Mapping[Precision, float]
     launch_us: float
+    replay_us: float
     stated_by: str
 
     @property
@@ -51,10 +53,25 @@ class Target:
             precision: Its format.
             rows: Rows that are multiplied by it.
         """
-        num_bytes = FORMATS[precision].weight_bytes(out_features, in_features)
-        reading = num_bytes / self.bytes_per_s
-        computing = 2.0 * out_features * in_features * rows / self._peak(precision)
-        return max(reading, computing) * _MICROSECONDS + self.launch_us
+        return max(self.limits_us(out_features, in_features, precision, rows)) + self.launch_us
+
+    def limits_us(
+        self, out_features: int, in_features: int, precision: Precision, rows: int
+    ) -> tuple[float, float]:
+        """The two limits of a product in microseconds: reading its weight, and computing.
+
+        Args:
+            out_features: Rows of the weight.
+            in_features: Columns of the weight.
+            precision: Its format.
+            rows: Rows that are multiplied by it.
+        """
+        reading = self.read_us(FORMATS[precision].weight_bytes(out_features, in_features))
+        return reading, self.compute_us(2.0 * out_features * in_features * rows, precision)
+
+    def compute_us(self, flop: float, precision: Precision) -> float:
+        """Time of so many operations at the peak of a format in microseconds."""
+        return flop / self._peak(precision) * _MICROSECONDS
 
     def read_us(self, num_bytes: int) -> float:
         """Time to read so many bytes in microseconds."""
@@ -73,6 +90,9 @@ class Target:
 _GPU_LAUNCH_US = 2.5
 """290 launches cost 0.6 to 0.9 ms of a step on a B200 that is served without graphs."""
 
+_GPU_REPLAY_US = 1.0
+"""Assumed: about one microsecond from one kernel of a captured graph to the next that waits for it."""
+
 TARGETS: Mapping[str, Target] = MappingProxyType(
     {
         target.name: target
@@ -82,6 +102,7 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
                 bytes_per_s=8.0e12,
                 flop_per_s={Precision.BF16: 2.25e15, Precision.FP8: 4.5e15, Precision.NVFP4: 9.0e15},
                 launch_us=_GPU_LAUNCH_US,
+                replay_us=_GPU_REPLAY_US,
                 stated_by="NVIDIA HGX B200 data sheet, dense peaks, 8 TB/s",
             ),
             Target(
@@ -89,6 +110,7 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
                 bytes_per_s=4.8e12,
                 flop_per_s={Precision.BF16: 989e12, Precision.FP8: 1979e12},
                 launch_us=_GPU_LAUNCH_US,
+                replay_us=_GPU_REPLAY_US,
                 stated_by="NVIDIA H200 data sheet (SXM), half of its peaks with sparsity, 4.8 TB/s",
             ),
             Target(
@@ -96,6 +118,7 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
                 bytes_per_s=1.792e12,
                 flop_per_s={Precision.BF16: 504e12, Precision.FP8: 1008e12, Precision.NVFP4: 2015e12},
                 launch_us=_GPU_LAUNCH_US,
+                replay_us=_GPU_REPLAY_US,
                 stated_by="NVIDIA RTX PRO 6000 Blackwell, 4 PFLOPS of sparse FP4 by its data sheet and what "
                 "follows from it, 1792 GB/s",
             ),
@@ -104,6 +127,7 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
                 bytes_per_s=13.9e9,
                 flop_per_s={Precision.BF16: 55e9, Precision.FP8: 46e9, Precision.NVFP4: 121e9},
                 launch_us=0.5,
+                replay_us=0.5,
                 stated_by="`ocrquant bench layer`, one thread of an Intel Xeon family 6 model 207, AVX-512, "
                 "2026-11-30: read bandwidth, and 8 rows for peaks; a product of 16 x 16 for the launch",
             ),

@@ -118,6 +118,7 @@ FLAT = Target(
     bytes_per_s=1e9,
     flop_per_s={BF16: 1e12, FP8: 1e12, NVFP4: 1e12},
     launch_us=0.0,
+    replay_us=0.0,
     stated_by="nobody",
 )
 
