@@ -14,6 +14,7 @@ from ocrquant.artifacts.atomic import atomic_folder
 from ocrquant.drafter.config import DrafterConfig
 from ocrquant.drafter.model import DraftModel
 from ocrquant.errors import ModelError
+from ocrquant.models.drafter.target import require_target
 
 __all__ = ["load_drafter", "require_target", "save_drafter"]
 
@@ -54,23 +55,3 @@ def load_drafter(folder: Path, *, dtype: torch.dtype = torch.float32) -> DraftMo
             folder / WEIGHTS, expected="the weights of the drafter", given=error, fix=fix
         ) from error
     return model.to(dtype).eval()
-
-
-def require_target(config: DrafterConfig, sha256: str, target: object) -> None:
-    """Makes sure that a drafter belongs to a target.
-
-    Args:
-        config: Of the drafter.
-        sha256: Digest of the target; see `target.TargetEnds`.
-        target: What the error calls it.
-
-    Raises:
-        ModelError: It was made for another one.
-    """
-    if config.target_sha256 != sha256:
-        raise ModelError(
-            f"drafter for {target}",
-            expected=f"one made for the target {sha256[:12]}",
-            given=f"one made for {config.target_sha256[:12]}",
-            fix="train a drafter for this model: ocrquant drafter train",
-        )

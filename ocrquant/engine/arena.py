@@ -46,7 +46,8 @@ def _places(config: EngineConfig) -> dict[str, _Place]:
     """Arrays of a step in the order in which they lie; page tables last, being long and seldom full."""
     rows, requests = config.max_step_tokens, config.max_requests
     sampled = requests * config.max_window
-    caches = 2 if config.drafter_pages else 1
+    # Of the drafter: where its keys and values go, and the place in the sequence that they are turned by.
+    own = 2 if config.drafter_pages else 0
     shapes: dict[str, tuple[int, ...]] = {
         "q_start": (requests + 1,),
         "slots": (requests,),
@@ -57,7 +58,7 @@ def _places(config: EngineConfig) -> dict[str, _Place]:
         "seed": (sampled, 2),
         # What grows by one from one step of single rows to the next lies together.
         "request_counters": (2, sampled),
-        "row_counters": (config.position_axes + caches, rows),
+        "row_counters": (config.position_axes + 1 + own, rows),
         "tokens": (rows,),
         "image_index": (rows,),
         "page_table": (requests, config.pages_per_request),
@@ -83,6 +84,7 @@ def _name_counters(arrays: dict[str, T], config: EngineConfig) -> None:
     arrays["slot_mapping"] = arrays["row_counters"][axes]
     if config.drafter_pages:
         arrays["drafter_slot_mapping"] = arrays["row_counters"][axes + 1]
+        arrays["places"] = arrays["row_counters"][axes + 2 : axes + 3]
 
 
 class Arena:

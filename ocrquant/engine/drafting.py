@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from ocrquant.engine.plan import Tables
 from ocrquant.engine.request import Request
 
 __all__ = ["DraftSource", "NgramDrafts", "num_accepted"]
@@ -19,12 +20,13 @@ __all__ = ["DraftSource", "NgramDrafts", "num_accepted"]
 class DraftSource(Protocol):
     """What guesses."""
 
-    def propose(self, requests: Sequence[Request], most: int) -> list[tuple[int, ...]]:
+    def propose(self, requests: Sequence[Request], most: int, tables: Tables) -> list[tuple[int, ...]]:
         """Guesses for requests whose known tokens are computed but for the last one.
 
         Args:
-            requests: Each with at least one token of its answer.
+            requests: Each with at least one token of its answer, and with room for `most` tokens more.
             most: Most guesses of a request; fewer, or none, are welcome where nothing is known.
+            tables: Where their pages are.
         """
         ...
 
@@ -57,7 +59,7 @@ class NgramDrafts:
     def __init__(self, longest: int = 6, shortest: int = 3) -> None:
         self._lengths = range(longest, shortest - 1, -1)
 
-    def propose(self, requests: Sequence[Request], most: int) -> list[tuple[int, ...]]:
+    def propose(self, requests: Sequence[Request], most: int, tables: Tables) -> list[tuple[int, ...]]:
         """See `DraftSource`."""
         return [self._continue(request.output_ids, most) for request in requests]
 

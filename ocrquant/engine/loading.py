@@ -14,7 +14,9 @@ import torch
 
 from ocrquant.engine.config import EngineConfig, Policy
 from ocrquant.engine.device import Device
-from ocrquant.engine.drafting import NgramDrafts
+from ocrquant.engine.draft_model import ModelDrafts
+from ocrquant.engine.drafter_folder import DrafterFolder
+from ocrquant.engine.drafting import DraftSource, NgramDrafts
 from ocrquant.engine.engine import Engine
 from ocrquant.engine.memory import MemoryReport, resident_bytes
 from ocrquant.engine.runner import ModelRunner
@@ -25,6 +27,7 @@ from ocrquant.errors import EngineError, ModelError
 from ocrquant.json_files import read_json
 from ocrquant.models import ModelSpec
 from ocrquant.models.decoder import Decoder
+from ocrquant.models.drafter.model import Drafter
 from ocrquant.models.layers.linear import Activations
 from ocrquant.models.processing import PixelTable, Processor, open_processor
 from ocrquant.models.registry import architecture, build_model
@@ -32,7 +35,7 @@ from ocrquant.models.workspace import Workspace
 
 __all__ = ["DTYPES", "Runtime", "RuntimeSettings", "Speculation", "StateKind", "load_runtime", "make_runtime"]
 
-Speculation = Literal["off", "ngram"]
+Speculation = Literal["off", "ngram", "drafter"]
 """What guesses tokens."""
 
 StateKind = Literal["native", "replay"]
@@ -48,6 +51,8 @@ DTYPES: Mapping[str, torch.dtype] = {
 DEFAULT_LENGTH = 4096
 """Longest sequence where the model could take more and nobody asks for it."""
 MIN_STEP_TOKENS = 512
+DEFAULT_WINDOW = 8
+"""Rows of a page whose tokens are guessed without a drafter."""
 
 _NATIVE_MULTIPLE = 16
 _COUNTS = ("max_requests", "max_length", "max_step_tokens", "page_size", "num_pages", "queue_limit", "window")
@@ -57,7 +62,7 @@ _CHOICES = {
     "policy": Policy,
     "speculation": Speculation,
 }
-_OPTIONAL = frozenset({"max_length", "max_step_tokens", "num_pages"})
+_OPTIONAL = frozenset({"max_length", "max_step_tokens", "num_pages", "window"})
 _MOST = 2**31 - 1  # what an int32 of a step can say
 
 
@@ -81,8 +86,11 @@ class RuntimeSettings:
         queue_limit: Most waiting pages.
         prompts: Instructions by kind of page in place of the model's own.
         speculation: What guesses tokens for the model to verify, several a step: ``ngram``, what followed the
-            last tokens of the answer when they came before; or nothing. Answers are the same.
-        window: Most rows of a page in a step with guesses: its last token and guesses behind it.
+            last tokens of the answer when they came before; ``drafter``, a model trained for this one; or
+            nothing. Answers are the same.
+        drafter: Folder of the drafter; exactly with ``drafter``.
+        window: Most rows of a page in a step with guesses: its last token and guesses behind it. None: the
+            drafter's block, or 8.
 
     Raises:
         EngineError: A setting is out of range; names it.
@@ -102,7 +110,8 @@ class RuntimeSettings:
     queue_limit: int = 1024
     prompts: Mapping[str, str] | None = None
     speculation: Speculation = "off"
-    window: int = 8
+    drafter: Path | None = None
+    window: int | None = None
 
     def __post_init__(self) -> None:
         for name in _COUNTS:
@@ -118,11 +127,8 @@ class RuntimeSettings:
                 raise _refused(name, " or ".join(get_args(allowed)), value)
         if not isinstance(self.dtype, str) or self.dtype not in DTYPES:
             raise _refused("dtype", f"one of {', '.join(DTYPES)}", self.dtype)
-
-    @property
-    def max_window(self) -> int:
-        """Most rows of a page in a step of its answer."""
-        return 1 if self.speculation == "off" else self.window
+        if (self.speculation == "drafter") != (self.drafter is not None):
+            raise _refused("drafter", "a folder exactly with speculation = drafter", self.drafter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +142,7 @@ class Runtime:
         processor: Pages to prompts, tokens to text.
         settings: What was asked for.
         memory: Where the bytes are.
+        drafter: What drafts; None without a drafter.
     """
 
     engine: Engine
@@ -144,6 +151,7 @@ class Runtime:
     processor: Processor
     settings: RuntimeSettings
     memory: MemoryReport
+    drafter: Drafter | None = None
 
 
 def load_runtime(folder: Path, settings: RuntimeSettings | None = None) -> Runtime:
@@ -180,15 +188,21 @@ def make_runtime(folder: Path, weights: StoredWeights, settings: RuntimeSettings
     architecture(config)  # before the tokenizer, whose errors say less
     processor = open_processor(folder, settings.prompts)
     length = _length(settings, processor.encoder.max_positions)
-    rows = settings.max_step_tokens or max(MIN_STEP_TOKENS, settings.max_requests * settings.max_window)
+    folder_of_drafter = None if settings.drafter is None else DrafterFolder(settings.drafter)
+    window = _window(settings, folder_of_drafter)
+    rows = settings.max_step_tokens or max(MIN_STEP_TOKENS, settings.max_requests * window)
     model = build_model(config, weights, dtype, place, activations=settings.activations, max_rows=rows)
     device = Device(place, dtype)
     _check_native(model.spec, device)
-    engine_config = _engine_config(settings, model.spec, length, rows)
+    engine_config = _engine_config(settings, model.spec, length, rows, window)
     state = _make_state(settings, engine_config, model.spec, dtype, place)
     pixels = PixelTable(processor.encoder.images, dtype, place)
-    runner = ModelRunner(model, engine_config, device, state, pixels)
-    drafts = NgramDrafts() if settings.speculation == "ngram" else None
+    drafter = None
+    if folder_of_drafter is not None:
+        folder_of_drafter.require(weights, config, folder)
+        drafter = folder_of_drafter.load(model, engine_config)
+    runner = ModelRunner(model, engine_config, device, state, pixels, drafter)
+    drafts = _make_drafts(settings, engine_config, device, drafter)
     engine = Engine(engine_config, runner, processor.eos_ids, read_vocabulary(processor.tokenizer), drafts)
     memory = MemoryReport(
         stored_bytes=weights.num_bytes,
@@ -196,9 +210,29 @@ def make_runtime(folder: Path, weights: StoredWeights, settings: RuntimeSettings
         weight_bytes=resident_bytes(model, but=(Workspace,)),
         kv_bytes=runner.page_bytes * engine_config.num_pages,
         state_bytes=0 if state is None else state.bytes_per_slot * engine_config.state_rows,
-        scratch_bytes=model.scratch_bytes,
+        scratch_bytes=model.scratch_bytes + (0 if drafter is None else drafter.scratch_bytes),
     )
-    return Runtime(engine, runner, model, processor, settings, memory)
+    return Runtime(engine, runner, model, processor, settings, memory, drafter)
+
+
+def _window(settings: RuntimeSettings, drafter: DrafterFolder | None) -> int:
+    """Most rows of a page in a step of its answer."""
+    if settings.speculation == "off":
+        return 1
+    if drafter is None:
+        return settings.window or DEFAULT_WINDOW
+    most = drafter.config.block_size
+    if settings.window is not None and settings.window > most:
+        raise _refused("window", f"at most {most}, the block of the drafter", settings.window)
+    return settings.window or most
+
+
+def _make_drafts(
+    settings: RuntimeSettings, config: EngineConfig, device: Device, drafter: Drafter | None
+) -> DraftSource | None:
+    if drafter is not None:
+        return ModelDrafts(drafter, config, device)
+    return NgramDrafts() if settings.speculation == "ngram" else None
 
 
 def _check_native(spec: ModelSpec, device: Device) -> None:
@@ -239,7 +273,9 @@ def _length(settings: RuntimeSettings, most: int) -> int:
     return length
 
 
-def _engine_config(settings: RuntimeSettings, spec: ModelSpec, length: int, rows: int) -> EngineConfig:
+def _engine_config(
+    settings: RuntimeSettings, spec: ModelSpec, length: int, rows: int, window: int
+) -> EngineConfig:
     pages = settings.num_pages or settings.max_requests * -(-length // settings.page_size)
     return EngineConfig(
         max_positions=length,
@@ -248,7 +284,8 @@ def _engine_config(settings: RuntimeSettings, spec: ModelSpec, length: int, rows
         page_size=settings.page_size,
         max_requests=settings.max_requests,
         max_step_tokens=rows,
-        max_window=settings.max_window,
+        max_window=window,
+        drafter_pages=0 if settings.drafter is None else pages,
         policy=settings.policy,
         queue_limit=settings.queue_limit,
         prefix_cache_bytes=settings.prefix_cache_bytes,

@@ -52,11 +52,13 @@ class StepInputs:
         step: For the model. Where it has an `image_index`, that counts the image rows of this step from 0, in
             the order of the plan's chunks: chunk by chunk `prompt.image_rows(chunk.start, chunk.end)`.
         drafter: Where a drafter's keys and values lie; None without one.
+        places: int32 [1, R], place of each row in its sequence; None without a drafter.
         sampling: For the sampler.
     """
 
     step: Step
     drafter: AttentionMetadata | None
+    places: Tensor | None
     sampling: SamplingInputs
 
 
@@ -240,6 +242,7 @@ class StepBuilder:
         host["slot_mapping"][rows] = plan.tables.kv[slots, pages] * size + offsets
         if plan.tables.drafter is not None:
             host["drafter_slot_mapping"][rows] = plan.tables.drafter[slots, pages] * size + offsets
+            host["places"][0, rows] = places
 
     def _write_pages(self, plan: Plan) -> None:
         host, count = self.arena.host, plan.shape.num_requests
@@ -297,7 +300,8 @@ class StepBuilder:
             device["seed"][:sampled],
             device["sample_position"][:sampled],
         )
-        return StepInputs(step, drafter, sampling)
+        places = device["places"][:, :rows] if drafter is not None else None
+        return StepInputs(step, drafter, places, sampling)
 
 
 def _classes(shape: PlanShape) -> Classes:

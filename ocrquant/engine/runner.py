@@ -26,6 +26,7 @@ from ocrquant.engine.state import StatePool, StateSnapshot
 from ocrquant.errors import RequestError
 from ocrquant.kernels.sample import sample
 from ocrquant.models import Caches, Model
+from ocrquant.models.drafter.model import Drafter
 from ocrquant.models.processing import PixelTable
 
 __all__ = ["MAX_CAPTURES", "ModelRunner"]
@@ -45,6 +46,7 @@ class ModelRunner:
         device: Where the model is.
         state: The recurrent states; None for a model without them.
         pixels: From the patches of the prompts to what the vision side reads; None for text alone.
+        drafter: What drafts for this model; every step leaves keys and values of its rows there.
 
     Attributes:
         caches: Keys, values and states of all requests.
@@ -59,9 +61,10 @@ class ModelRunner:
         device: Device,
         state: StatePool | None,
         pixels: PixelTable | None = None,
+        drafter: Drafter | None = None,
     ) -> None:
         spec, rows = model.spec, config.max_requests * config.max_window
-        self._pixels = pixels
+        self._pixels, self._drafter = pixels, drafter
         self._model, self._config, self._device, self._state = model, config, device, state
         self._builder = StepBuilder(config, device.torch_device, device.upload)
         self.caches = _make_caches(model, config, device, state)
@@ -76,8 +79,9 @@ class ModelRunner:
 
     @property
     def page_bytes(self) -> int:
-        """Memory of one page of keys and values, all layers."""
-        return sum(cache[0].nbytes for cache in (*self.caches.k, *self.caches.v))
+        """Memory of one page of keys and values, all layers, those of a drafter included."""
+        own = sum(cache[0].nbytes for cache in (*self.caches.k, *self.caches.v))
+        return own + (0 if self._drafter is None else self._drafter.page_bytes)
 
     @property
     def logits(self) -> Tensor:
@@ -158,6 +162,8 @@ class ModelRunner:
             source, target = copy.kv
             for cache in (*self.caches.k, *self.caches.v):
                 cache[target] = cache[source]
+            if copy.drafter is not None and self._drafter is not None:
+                self._drafter.copy_page(*copy.drafter)
 
     def snapshot(self, slot: int) -> Snapshot:
         """See `engine.plan.Runner`."""
@@ -217,6 +223,8 @@ class ModelRunner:
         images = self._image_rows if shape.images else None
         logits = self._logits[: shape.logit_rows]
         self._model.forward(inputs.step, self.caches, images, logits)
+        if self._drafter is not None and inputs.drafter is not None and inputs.places is not None:
+            self._drafter.project(inputs.places, inputs.drafter.slot_mapping)
         if shape.logit_rows:
             drawn, rows = inputs.sampling, slice(0, shape.logit_rows)
             sample(

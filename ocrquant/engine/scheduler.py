@@ -160,21 +160,23 @@ class Scheduler:
         Room for guesses is never taken from another request.
         """
         most = self.config.max_window - 1
-        proposed = drafts.propose(draft.decode, most)
-        length = max(map(len, proposed))
-        if not length:
-            return
-        single = []
-        for request, guesses in zip(draft.decode, proposed, strict=True):
-            assert request.holding is not None, "a running request has pages"
-            last = request.num_tokens + length
-            if guesses and last <= self.config.max_positions and self.pools.grow(request.holding, last):
+        able = [request for request in draft.decode if self._has_room(request, most)]
+        proposed = drafts.propose(able, most, self._tables) if able and most else []
+        length = max(map(len, proposed), default=0)
+        windowed = set()
+        for request, guesses in zip(able, proposed, strict=False):
+            if guesses:
                 # Windows have one length; what fills one up counts only where it happens to be right.
                 filled = guesses + guesses[-1:] * (length - len(guesses))
                 draft.windows.append(Window(request, filled, len(guesses)))
-            else:
-                single.append(request)
-        draft.decode = single
+                windowed.add(request.number)
+        draft.decode = [request for request in draft.decode if request.number not in windowed]
+
+    def _has_room(self, request: Request, most: int) -> bool:
+        """Whether there is room for so many guesses; takes it."""
+        assert request.holding is not None, "a running request has pages"
+        last = request.num_tokens + most
+        return last <= self.config.max_positions and self.pools.grow(request.holding, last)
 
     def _grow(self, request: Request, draft: _Draft) -> bool:
         """Room for all known tokens of a request; false if the request itself had to give way."""

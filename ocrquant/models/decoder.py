@@ -18,6 +18,7 @@ from ocrquant.errors import ModelError
 from ocrquant.kernels.add import add
 from ocrquant.kernels.embed import embed
 from ocrquant.kernels.linear import PackedWeight
+from ocrquant.kernels.operand import Operand
 from ocrquant.models.build import Build
 from ocrquant.models.layers.head import Head
 from ocrquant.models.layers.linear import LinearRecord
@@ -119,7 +120,7 @@ class Decoder:
         self._vision = vision
         self._known_caches: Caches | None = None
         self._taps: dict[int, Tensor] = {}
-        self._features = torch.empty(0, 0, spec.hidden, dtype=build.workspace.dtype)
+        self._features = torch.empty(0, 0, dtype=build.workspace.dtype)
         self._stream = build.workspace.slot("stream", spec.hidden)
         self._delta = build.workspace.slot("delta", spec.hidden)
 
@@ -165,9 +166,9 @@ class Decoder:
                 given=list(layers),
                 fix="take a drafter that was made for this model",
             )
-        shape = (len(layers), self.max_rows, self.spec.hidden)
+        shape = (self.max_rows, len(layers) * self.spec.hidden)
         self._features = torch.empty(shape, dtype=self._workspace.dtype, device=self._workspace.device)
-        self._taps = dict(zip(layers, self._features, strict=True))
+        self._taps = dict(zip(layers, self._features.split(self.spec.hidden, dim=1), strict=True))
 
     @property
     def features(self) -> Tensor:
@@ -175,7 +176,34 @@ class Decoder:
 
         The next step overwrites them.
         """
+        taps: Tensor = self._features.unflatten(1, (-1, self.spec.hidden))
+        return taps.transpose(0, 1)
+
+    @property
+    def feature_rows(self) -> Tensor:
+        """[most rows, taps * hidden]: the same memory, all taps of a row side by side."""
         return self._features
+
+    def embed(self, tokens: Tensor, out: Tensor) -> None:
+        """Embeddings of tokens.
+
+        Args:
+            tokens: int32 [R].
+            out: [R, hidden], written.
+        """
+        embed(self._table, tokens, out)
+
+    def head_input(self, num_rows: int) -> Operand:
+        """What the output product reads, to be written by a norm; shared with `forward`."""
+        return self._head.operand(self._workspace.view(num_rows))
+
+    def head(self, logits: Tensor) -> None:
+        """The output product of as many rows of `head_input` as there are logits.
+
+        Args:
+            logits: float32 [R, vocab], written.
+        """
+        self._head.project(self._workspace.view(len(logits)), logits)
 
     def encode_images(self, pixels: Tensor, grids: Sequence[tuple[int, int, int]]) -> Tensor:
         """See ``models.step.Model``.

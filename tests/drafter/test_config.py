@@ -3,8 +3,13 @@
 import pytest
 from pydantic import ValidationError
 
+from ocrquant.adapters import model_folder
+from ocrquant.checkpoint import CheckpointReader
 from ocrquant.drafter.config import DFLASH2, DrafterConfig, default_taps
+from ocrquant.drafter.target import read_ends
 from ocrquant.errors import ModelError
+from ocrquant.json_files import read_json
+from ocrquant.models.drafter.target import EMBEDDINGS, target_digest
 from tests.drafter.making import config, second
 
 
@@ -56,3 +61,11 @@ def test_contradictions_are_refused(changes, message):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(ModelError, match="config.json"):
         DrafterConfig.read(tmp_path / "config.json")
+
+
+def test_the_engine_knows_a_target_by_the_same_digest():
+    folder = model_folder("pico")
+    with CheckpointReader(folder) as reader:
+        name = next(name for name in EMBEDDINGS if name in reader.specs)
+        found = target_digest(reader.read(name), read_json(folder / "config.json"))
+    assert found == read_ends(folder).sha256

@@ -27,7 +27,7 @@ class Oracle:
         self.right, self.silent, self.rng = right, silent, np.random.default_rng(seed)
         self.answers = {}
 
-    def propose(self, asked, most):
+    def propose(self, asked, most, tables):
         return [self._guess(request, most) for request in asked]
 
     def _guess(self, request, most):
@@ -75,7 +75,7 @@ def test_guesses_count_up_to_the_first_wrong_one(drafts, chosen, count):
 )
 def test_what_came_before_comes_again(known, guess):
     request = type("Known", (), {"output_ids": known})()
-    (found,) = NgramDrafts(longest=3, shortest=2).propose([request], 5)
+    (found,) = NgramDrafts(longest=3, shortest=2).propose([request], 5, None)
     assert found == guess
 
 
@@ -167,7 +167,7 @@ class Known:
     def __init__(self, answers, seed=0):
         self.answers, self.rng = answers, np.random.default_rng(seed)
 
-    def propose(self, asked, most):
+    def propose(self, asked, most, tables):
         found = []
         for request in asked:
             answer, place = self.answers[request.prompt], len(request.output_ids)

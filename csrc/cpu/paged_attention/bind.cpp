@@ -11,7 +11,8 @@ void bind_paged_attention(nb::module_& m) {
     using Four = std::tuple<int64_t, int64_t, int64_t, int64_t>;
     m.def(
         "paged_attention",
-        [](Address q, Address k_cache, Address v_cache, Address page_table, Address q_start, Address kv_len, Address out,
+        [](Address q, Address k_cache, Address v_cache, Address page_table, Address q_start, Address kv_len,
+           Address first_key, Address out,
            int64_t requests, Four heads_kv_heads_dim_page_size, int64_t table_row, float scale, float k_scale, float v_scale,
            bool is_fp8, bool causal) {
             const auto [heads, kv_heads, dim, page_size] = heads_kv_heads_dim_page_size;
@@ -21,6 +22,7 @@ void bind_paged_attention(nb::module_& m) {
                                           at<const int32_t>(page_table),
                                           at<const int32_t>(q_start),
                                           at<const int32_t>(kv_len),
+                                          at<const int32_t>(first_key),
                                           at<uint16_t>(out),
                                           requests,
                                           heads,

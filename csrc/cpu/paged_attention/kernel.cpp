@@ -16,10 +16,10 @@ template <class T>
 struct Pages {
     const T *k, *v;  // of the head
     const int32_t* table;
-    int64_t page_size, token;
+    int64_t page_size, token, base;  // base: place of the first key that counts
 
     void locate(int64_t first, int64_t count, const T** keys, const T** values) const {
-        int64_t page = first / page_size, offset = first % page_size;
+        int64_t page = (base + first) / page_size, offset = (base + first) % page_size;
         for (int64_t i = 0; i < count; ++i) {
             const int64_t slot = int64_t(table[page]) * page_size + offset;
             keys[i] = k + slot * token;
@@ -45,11 +45,14 @@ struct Plan {
     int64_t group() const { return a.heads / a.kv_heads; }
     int64_t width() const { return rounded_up(a.dim, LANES) + 2; }
 
+    int64_t base(int64_t i) const { return a.first_key ? a.first_key[i] : 0; }
+    int64_t keys(int64_t i) const { return a.kv_len[i] - base(i); }
+
     // Returns how many floats the parts of all spans take.
     int64_t make() {
         int64_t floats = 0;
         for (int64_t i = 0; i < a.requests; ++i) {
-            const int64_t rows = (a.q_start[i + 1] - a.q_start[i]) * group(), keys = a.kv_len[i];
+            const int64_t rows = (a.q_start[i + 1] - a.q_start[i]) * group(), keys = this->keys(i);
             const int64_t block = rows > 0 ? rows_at_once(rows, a.dim) : 1, spans = (keys + SPAN - 1) / SPAN;
             requests[i] = {rows, block, rows > 0 ? (rows + block - 1) / block : 0, spans > 0 ? spans : 1, tasks, floats};
             tasks += a.kv_heads * requests[i].blocks;
@@ -72,7 +75,7 @@ struct Plan {
                 group(),
                 first,
                 smaller_of(r.block, r.rows - first),
-                a.causal ? a.kv_len[i] - queries + 1 : a.kv_len[i],
+                a.causal ? keys(i) - queries + 1 : keys(i),
                 a.causal ? 1 : 0,
                 a.dim};
     }
@@ -87,7 +90,7 @@ struct Plan {
     template <class T>
     Pages<T> pages(int64_t i, int64_t head) const {
         return {static_cast<const T*>(a.k_cache) + head * a.dim, static_cast<const T*>(a.v_cache) + head * a.dim,
-                a.page_table + i * a.table_row, a.page_size, a.kv_heads * a.dim};
+                a.page_table + i * a.table_row, a.page_size, a.kv_heads * a.dim, base(i)};
     }
 
     // f(request, head, block) of a task.

@@ -21,5 +21,5 @@ def add(a: Tensor, b: Tensor, out: Tensor) -> None:
     contract = Contract("add")
     contract.tensor("a", a, "R w", None)
     contract.tensor("b", b, "R w", a.dtype)
-    contract.tensor("out", out, "R w", a.dtype)
+    contract.tensor("out", out, "R w", a.dtype, strided=True)
     (add_native if use_native("add", a) else add_reference)(a, b, out)

@@ -12,6 +12,6 @@ def add_reference(a: Tensor, b: Tensor, out: Tensor) -> None:
     Args:
         a: [R, w], any float dtype.
         b: [R, w] of the same dtype.
-        out: [R, w] of the same dtype; may be `a` or `b`.
+        out: [R, w] of the same dtype, row stride free; may be `a` or `b`.
     """
     torch.add(a, b, out=out)

@@ -25,6 +25,7 @@ def paged_attention(
     causal: bool = True,
     k_scale: float = 1.0,
     v_scale: float = 1.0,
+    first_key: Tensor | None = None,
 ) -> None:
     """See `paged_attention_reference`.
 
@@ -38,6 +39,8 @@ def paged_attention(
     contract.tensor("page_table", page_table, "N P", I32, strided=True)
     contract.tensor("kv_len", kv_len, "N", I32)
     contract.tensor("q_start", q_start, "starts", I32)
+    if first_key is not None:
+        contract.tensor("first_key", first_key, "N", I32)
     contract.tensor("out", out, "R width", q.dtype)
     heads, kv_heads, head_dim = q.shape[1], k_cache.shape[2], q.shape[2]
     contract.require(heads % kv_heads == 0, "q", f"a multiple of {kv_heads} heads", heads)
@@ -45,5 +48,5 @@ def paged_attention(
     is_plain = k_cache.dtype != torch.uint8
     contract.require(not is_plain or k_scale == v_scale == 1, "k_scale", "1 for this cache", k_scale)
     (paged_attention_native if use_native("paged_attention", q) else paged_attention_reference)(
-        q, k_cache, v_cache, page_table, q_start, kv_len, scale, out, causal, k_scale, v_scale
+        q, k_cache, v_cache, page_table, q_start, kv_len, scale, out, causal, k_scale, v_scale, first_key
     )

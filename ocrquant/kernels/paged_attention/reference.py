@@ -21,11 +21,13 @@ def paged_attention_reference(
     causal: bool = True,
     k_scale: float = 1.0,
     v_scale: float = 1.0,
+    first_key: Tensor | None = None,
 ) -> None:
     """Softmax attention of the rows of each request over the keys that its pages hold.
 
     Row j of request i, which has m rows, sees keys ``0 .. kv_len[i] - m + j`` (its own key is the last of
-    them), or all ``kv_len[i]`` keys when not causal. A row that sees no key gives zeros.
+    them), or all ``kv_len[i]`` keys when not causal; of these only those from ``first_key[i]`` on, where that
+    is given. A row that sees no key gives zeros.
 
     Args:
         q: A[R, nq, hd]; query head h reads kv head ``h // (nq / nkv)``.
@@ -42,17 +44,19 @@ def paged_attention_reference(
         causal: Whether a row sees later rows of its request.
         k_scale: Decode scale of a uint8 cache; 1 otherwise.
         v_scale: The same for values.
+        first_key: int32 [N], 0 to ``kv_len``: keys of the request before it are not seen.
 
     Scores, softmax and sums are float32 (float64 for float64 queries); one rounding to A.
     """
     page_size, kv_heads, head_dim = k_cache.shape[1:]
     wide = torch.promote_types(q.dtype, torch.float32)
-    for i, (begin, end, length) in enumerate(
-        zip(q_start[:-1].tolist(), q_start[1:].tolist(), kv_len.tolist(), strict=True)
+    firsts = [0] * len(kv_len) if first_key is None else first_key.tolist()
+    for i, (begin, end, length, first) in enumerate(
+        zip(q_start[:-1].tolist(), q_start[1:].tolist(), kv_len.tolist(), firsts, strict=True)
     ):
         if begin == end:
             continue
-        position = torch.arange(length, device=q.device)
+        position = torch.arange(first, length, device=q.device)
         slots = page_table[i].long()[position // page_size] * page_size + position % page_size
         keys, values = (
             _decoded(cache.view(-1, kv_heads, head_dim)[slots], one, wide).transpose(0, 1)
@@ -64,10 +68,10 @@ def paged_attention_reference(
             last = length - (end - begin) + torch.arange(end - begin, device=q.device)
             scores = scores.masked_fill(position > last.unsqueeze(1), float("-inf"))
             # A softmax over nothing but -inf is NaN; a row without keys has only zero weights.
-            scores = scores.masked_fill((last < 0).unsqueeze(1), 0.0)
+            scores = scores.masked_fill((last < first).unsqueeze(1), 0.0)
         weights = torch.softmax(scores, dim=-1)
         if causal:
-            weights = weights.masked_fill((last < 0).unsqueeze(1), 0.0)
+            weights = weights.masked_fill((last < first).unsqueeze(1), 0.0)
         result = weights @ values.unsqueeze(1)
         out[begin:end] = result.permute(2, 0, 1, 3).reshape(end - begin, out.shape[1]).to(out.dtype)
 

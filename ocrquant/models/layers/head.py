@@ -11,6 +11,7 @@ from torch import Tensor
 from ocrquant.errors import ModelError
 from ocrquant.kernels.embed import embed
 from ocrquant.kernels.linear import PackedWeight
+from ocrquant.kernels.operand import Operand
 from ocrquant.models.build import Build
 from ocrquant.models.layers.linear import Linear
 from ocrquant.models.layers.norm import NormRule, RmsNorm
@@ -57,7 +58,20 @@ class Head:
         picked, picked_delta = scratch.rows(self._stream), scratch.rows(self._delta)
         embed(stream, rows, picked)
         embed(delta, rows, picked_delta)
-        self._norm(picked, scratch.operand(self._operand), picked_delta)
+        self._norm(picked, self.operand(scratch), picked_delta)
+        self.project(scratch, logits)
+
+    def operand(self, scratch: Scratch) -> Operand:
+        """What the output product reads."""
+        return scratch.operand(self._operand)
+
+    def project(self, scratch: Scratch, logits: Tensor) -> None:
+        """The output product alone.
+
+        Args:
+            scratch: As many rows as logits, with the operand.
+            logits: float32 [rows, vocab], written.
+        """
         self._product(scratch, logits)
 
 

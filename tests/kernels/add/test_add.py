@@ -39,3 +39,14 @@ def test_refuses_another_shape():
     a = torch.ones(2, 3, dtype=BF16)
     with pytest.raises(ShapeError, match=r"op add: b: expected shape \[R, w\] with w = 3, got \[2, 4\]"):
         add(a, torch.ones(2, 4, dtype=BF16), a)
+
+
+@pytest.mark.parametrize("shape", [(3, 17), (64, 1500)])
+def test_a_sum_may_lie_in_columns_of_something_wider(shape):
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(shape, generator=generator).to(BF16) for _ in range(2))
+    wide = torch.full((shape[0], 3 * shape[1]), 9.0, dtype=BF16)
+    add(a, b, wide[:, shape[1] : 2 * shape[1]])
+    assert torch.equal(wide[:, shape[1] : 2 * shape[1]], a + b)
+    assert (wide[:, : shape[1]] == 9).all()
+    assert (wide[:, 2 * shape[1] :] == 9).all()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
 from ocrquant.kernels.paged_attention import paged_attention
 from ocrquant.kernels.paged_attention.reference import paged_attention_reference
-from tests.kernels.paged_attention.paged_case import dense, paged
+from tests.kernels.paged_attention.paged_case import Paged, dense, paged
 
 OPS = pytest.mark.parametrize("op", [paged_attention, paged_attention_reference])
 TOLERANCE = {"rtol": 2.0**-8, "atol": 2.0**-9}
@@ -82,3 +84,23 @@ def test_a_nan_that_a_row_sees_shows(op, cache) -> None:
     case = paged([40], [2])
     case.values[0][39] = float("nan")
     assert case.run(op, cache=cache)[0][1].isnan().all()
+
+
+@OPS
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("firsts", [(0, 0, 0), (21, 600, 9), (40, 16, 0)])
+def test_keys_before_the_first_one_are_not_seen(op, causal, firsts) -> None:
+    case = paged([40, 700, 9], [2, 16, 5])
+    if causal and firsts[0] == 40:
+        firsts = (39, 16, 0)  # the first of two rows then sees nothing
+    cut = Paged(
+        case.queries,
+        [k[f:] for k, f in zip(case.keys, firsts, strict=True)],
+        [v[f:] for v, f in zip(case.values, firsts, strict=True)],
+    )
+    got = case.run(partial(op, first_key=torch.tensor(firsts, dtype=torch.int32)), causal=causal)
+    # Sums begin at the first key that is seen, wherever it lies in its page: the bits are those of a request
+    # that begins there.
+    for one, other in zip(got, cut.run(op, causal=causal), strict=True):
+        assert torch.equal(one, other)
+    close(got, dense(cut, causal=causal))

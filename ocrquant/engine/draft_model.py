@@ -1,0 +1,172 @@
+"""Guesses by a trained drafter: indices on the host, then one upload, one replay and one read-back a step.
+
+Keys and values of the context reach the drafter's pages in the target's own steps (`Drafter.project`), so
+parts of prompts, kept prefixes and preempted requests need no care here. Knows requests, pages and blocks;
+knows no layer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ocrquant.engine.config import EngineConfig
+from ocrquant.engine.device import Device
+from ocrquant.engine.plan import Tables
+from ocrquant.engine.request import Request
+from ocrquant.models.drafter.blocks import DraftBlocks, Seen
+from ocrquant.models.drafter.model import Drafter
+
+__all__ = ["ModelDrafts"]
+
+_CACHE_LINE = 16
+"""In int32."""
+
+
+class ModelDrafts:
+    """A `DraftSource` that runs a drafter.
+
+    Args:
+        drafter: Beside the engine's own model.
+        config: The engine's; its windows are no longer than the drafter's blocks.
+        device: Where both are.
+
+    Attributes:
+        seconds: Time in drafting so far.
+        alone: Of the latest call: what the slots would have drafted without a selector.
+    """
+
+    def __init__(self, drafter: Drafter, config: EngineConfig, device: Device) -> None:
+        self._drafter, self._config, self._device = drafter, config, device
+        self._arenas: dict[tuple[int, int], _BlockArena] = {}
+        self.seconds = 0.0
+        self.alone: list[tuple[int, ...]] = []
+
+    def propose(self, requests: Sequence[Request], most: int, tables: Tables) -> list[tuple[int, ...]]:
+        """See `DraftSource`; as many guesses as are wanted for every request."""
+        began = time.perf_counter()
+        count, size = len(requests), 1 + most
+        arena = self._arenas.get((count, size))
+        if arena is None:
+            arena = self._arenas[count, size] = _BlockArena(
+                count, size, self._drafter, self._config, self._device
+            )
+        assert tables.drafter is not None, "an engine with a drafter has pages for it"
+        arena.write(requests, tables.drafter)
+        tokens, alone = arena.run()
+        self.alone = alone
+        self.seconds += time.perf_counter() - began
+        return tokens
+
+
+class _BlockArena:
+    """Blocks of one size for one number of requests: buffers on host and device, and the recorded pass.
+
+    Args:
+        count: Requests.
+        size: Rows of a block.
+        drafter: What runs.
+        config: The engine's.
+        device: Where it runs.
+    """
+
+    def __init__(self, count: int, size: int, drafter: Drafter, config: EngineConfig, device: Device) -> None:
+        self._count, self._size, self._drafter, self._device = count, size, drafter, device
+        self._page_size = config.page_size
+        made, rows, pages = drafter.config, count * size, config.pages_per_request
+        self._is_sliding = made.sliding_window is not None
+        # Windows that move with the row make every row a request of its own.
+        self._by_row = self._is_sliding and made.window_lower == "query"
+        shapes = {
+            "tokens": (count, size),
+            "places": (count, size),
+            "slot_mapping": (count, size),
+            "kv_len": (count,),
+            "page_table": (count, pages),
+        }
+        if self._is_sliding:
+            shapes["first_key"] = (rows,) if self._by_row else (count,)
+        if self._by_row:
+            shapes |= {"row_kv_len": (rows,), "row_page_table": (rows, pages)}
+        self.host, device_arrays = self._allocate(shapes)
+        self.host["tokens"][:] = made.mask_token_id
+        self._offsets = np.arange(size, dtype=np.int32)
+        self._blocks = self._make_blocks(device_arrays)
+        self._launch: Callable[[], None] = device.capture(lambda: drafter.draft(self._blocks))
+
+    def _allocate(
+        self, shapes: dict[str, tuple[int, ...]]
+    ) -> tuple[dict[str, npt.NDArray[np.int32]], dict[str, Tensor]]:
+        ends, end = {}, 0
+        for name, shape in shapes.items():
+            ends[name] = (end, end + int(np.prod(shape)))
+            end = -(-ends[name][1] // _CACHE_LINE) * _CACHE_LINE
+        place = self._device.torch_device
+        self._host = torch.zeros(end, dtype=torch.int32, pin_memory=place.type == "cuda")
+        self._there = self._host if place.type == "cpu" else torch.zeros_like(self._host, device=place)
+        array = self._host.numpy()
+        host = {name: array[a:b].reshape(shapes[name]) for name, (a, b) in ends.items()}
+        there = {name: self._there[a:b].view(shapes[name]) for name, (a, b) in ends.items()}
+        return host, there
+
+    def _make_blocks(self, there: dict[str, Tensor]) -> DraftBlocks:
+        place = self._device.torch_device
+        starts = torch.arange(0, self._count * self._size + 1, self._size, dtype=torch.int32, device=place)
+        full, sliding = Seen(there["page_table"], starts, there["kv_len"]), None
+        if self._by_row:
+            every = torch.arange(self._count * self._size + 1, dtype=torch.int32, device=place)
+            sliding = Seen(there["row_page_table"], every, there["row_kv_len"], there["first_key"])
+        elif self._is_sliding:
+            sliding = Seen(there["page_table"], starts, there["kv_len"], there["first_key"])
+        return DraftBlocks(
+            self._size,
+            there["tokens"].flatten(),
+            there["places"].view(1, -1),
+            there["slot_mapping"].flatten(),
+            full,
+            sliding,
+        )
+
+    def write(self, requests: Sequence[Request], table: npt.NDArray[np.int32]) -> None:
+        """Where the blocks of some requests lie, and their last known tokens."""
+        host, size, page_size = self.host, self._size, self._page_size
+        known = np.array([(r.slot, r.num_computed, r.output_ids[-1]) for r in requests], np.int32)
+        slots, anchors = known[:, 0], known[:, 1]
+        host["tokens"][:, 0] = known[:, 2]
+        places = np.add(anchors[:, None], self._offsets, out=host["places"])
+        pages, offsets = np.divmod(places, page_size)
+        np.add(table[slots[:, None], pages] * page_size, offsets, out=host["slot_mapping"])
+        np.add(anchors, size, out=host["kv_len"])
+        np.take(table, slots, axis=0, out=host["page_table"], mode="clip")
+        if self._is_sliding:
+            self._write_windows(anchors, places)
+        if self._there is not self._host:
+            self._device.upload(self._host, self._there)
+
+    def _write_windows(self, anchors: npt.NDArray[np.int32], places: npt.NDArray[np.int32]) -> None:
+        """The first keys that sliding layers see; the block itself is always seen."""
+        host, made = self.host, self._drafter.config
+        assert made.sliding_window is not None, "sliding layers have a window"
+        first = places.reshape(-1) + 1 if self._by_row else anchors
+        ends = np.repeat(anchors, self._size) if self._by_row else anchors
+        np.clip(first - made.sliding_window, 0, ends, out=host["first_key"])
+        if self._by_row:
+            host["row_page_table"].reshape(self._count, self._size, -1)[:] = host["page_table"][:, None]
+            is_causal = made.block_attention == "causal"
+            host["row_kv_len"][:] = (
+                places.reshape(-1) + 1 if is_causal else np.repeat(host["kv_len"], self._size)
+            )
+
+    def run(self) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+        """Drafts of every block, and what the slots alone would have drafted."""
+        self._launch()
+        drafter, rows = self._drafter, self._count * self._size
+        tokens, alone = self._device.read_back(drafter.tokens[:rows], drafter.alone[:rows])
+        both = (found.reshape(self._count, self._size)[:, 1:].tolist() for found in (tokens, alone))
+        first, second = ([tuple(row) for row in rows_of] for rows_of in both)
+        return first, second

@@ -1,0 +1,127 @@
+"""Drafts of a running drafter are those of its definition, and the text is that without it."""
+
+import json
+
+import pytest
+import torch
+
+from ocrquant.adapters import model_folder
+from ocrquant.engine.loading import RuntimeSettings, load_runtime
+from ocrquant.errors import EngineError, ModelError
+from tests.engine.drafters import SLIDING, Watch, make_drafter
+from tests.engine.reading import prompts, read
+
+PICO = model_folder("pico")
+KINDS = {
+    "first": {},
+    "second": {"second": True},
+    "sliding": {"second": True, **SLIDING},
+    "by query": {**SLIDING, "window_lower": "query"},
+    "causal": {**SLIDING, "window_lower": "query", "block_attention": "causal", "second": True},
+}
+
+
+def settings(**changes):
+    return RuntimeSettings(**{"max_requests": 3, "max_length": 320, "page_size": 4} | changes)
+
+
+@pytest.fixture(scope="module")
+def expected():
+    plain = load_runtime(PICO, settings(dtype="fp32"))
+    asked = prompts(plain, "line", 4)
+    return asked, read(plain, asked, max_tokens=12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_drafts_are_those_of_the_definition(tmp_path, expected, kind):
+    model = make_drafter(tmp_path, PICO, **KINDS[kind])
+    # Parts of prompts, pages that blocks cross, and requests at different places.
+    runtime = load_runtime(
+        PICO, settings(dtype="fp32", speculation="drafter", drafter=tmp_path, max_step_tokens=40)
+    )
+    watch = Watch(runtime, model, PICO)
+    asked, answers = expected
+    assert read(runtime, asked, max_tokens=12) == answers
+    assert len(watch.drafts) > 30
+    for found, chosen, logits, wanted in watch.drafts:
+        assert found == chosen
+        torch.testing.assert_close(logits, wanted, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_drafts_in_bf16_differ_by_its_noise_only(tmp_path, kind):
+    model = make_drafter(tmp_path, PICO, **KINDS[kind])
+    plain = load_runtime(PICO, settings())
+    asked = prompts(plain, "line", 4)
+    answers = read(plain, asked, max_tokens=30)
+    runtime = load_runtime(PICO, settings(speculation="drafter", drafter=tmp_path))
+    watch = Watch(runtime, model, PICO)
+    assert read(runtime, asked, max_tokens=30) == answers
+    assert len(watch.drafts) > 60
+    same = 0
+    for found, chosen, logits, wanted in watch.drafts:
+        spread = wanted[1:].std()
+        assert float((logits - wanted)[1:].abs().max()) < 0.15 * float(spread)
+        same += sum(a == b for a, b in zip(found, chosen, strict=True))
+    # In a walk one near tie moves all that follow.
+    assert same > (0.9 if model.selector is None else 0.75) * 7 * len(watch.drafts)
+
+
+def test_kept_prefixes_carry_the_keys_of_the_drafter(tmp_path):
+    model = make_drafter(tmp_path, PICO)
+    runtime = load_runtime(
+        PICO, settings(dtype="fp32", speculation="drafter", drafter=tmp_path, prefix_cache_bytes=1 << 24)
+    )
+    watch = Watch(runtime, model, PICO)
+    asked = prompts(runtime, "line", 2)
+    first = read(runtime, asked, max_tokens=6)
+    # The features of what is not computed again are those of the first time.
+    for number in range(2):
+        watch.features[str(2 + number)] = watch.features[str(number)].clone()
+    assert read(runtime, asked, max_tokens=6) == first
+    assert runtime.engine.prefixes.num_hits == 2
+    assert all(found == chosen for found, chosen, _, _ in watch.drafts)
+
+
+def test_a_drafter_of_another_target_is_refused(tmp_path):
+    make_drafter(tmp_path, PICO, target_sha256="0" * 64)
+    with pytest.raises(ModelError, match="one made for 000000000000") as refused:
+        load_runtime(PICO, settings(speculation="drafter", drafter=tmp_path))
+    assert "ocrquant drafter train" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"speculation": "drafter"}, "engine.drafter"),
+        ({"drafter": PICO}, "engine.drafter"),
+        ({"speculation": "ngram", "drafter": PICO}, "engine.drafter"),
+        ({"window": 0}, "engine.window"),
+        ({"speculation": "beam"}, "engine.speculation"),
+    ],
+)
+def test_settings_that_do_not_suit_one_another_are_refused(changes, message):
+    with pytest.raises(EngineError, match=message):
+        settings(**changes)
+
+
+def test_a_window_longer_than_the_block_is_refused(tmp_path):
+    make_drafter(tmp_path, PICO)
+    with pytest.raises(EngineError, match="at most 8, the block of the drafter"):
+        load_runtime(PICO, settings(speculation="drafter", drafter=tmp_path, window=9))
+
+
+@pytest.mark.parametrize("damage", ["config", "weights", "missing", "shape"])
+def test_damaged_folders_are_refused(tmp_path, damage):
+    make_drafter(tmp_path, PICO)
+    weights, config = tmp_path / "model.safetensors", tmp_path / "config.json"
+    if damage == "config":
+        config.write_text("{}")
+    elif damage == "weights":
+        weights.write_bytes(weights.read_bytes()[:100])
+    elif damage == "missing":
+        weights.unlink()
+    else:
+        config.write_text(json.dumps(json.loads(config.read_text()) | {"intermediate_size": 95}))
+    with pytest.raises(ModelError):
+        load_runtime(PICO, settings(speculation="drafter", drafter=tmp_path))
