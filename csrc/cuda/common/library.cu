@@ -1,0 +1,27 @@
+// What the shared library says of itself.
+#include "common/device.cuh"
+#include "produce/operand.cuh"
+#include "replay/arguments.cuh"
+
+using namespace ocrquant;
+
+extern "C" {
+
+// Sizes of the structures that Python mirrors.
+int64_t ocrquant_operand_bytes() { return sizeof(OperandOut); }
+int64_t ocrquant_replay_bytes() { return sizeof(ReplayWindow); }
+
+const char* ocrquant_error_text(int32_t error) {
+#if defined(OCRQUANT_EMULATED)
+    return error == cudaErrorInvalidValue ? "invalid argument" : "no error";
+#else
+    return cudaGetErrorString(cudaError_t(error));
+#endif
+}
+
+#if defined(OCRQUANT_EMULATED)
+// Whether a block's threads run from the last to the first.
+void ocrquant_emulate_backwards(int32_t is_backwards) { emulated::machine().is_backwards = is_backwards != 0; }
+#endif
+
+}  // extern "C"

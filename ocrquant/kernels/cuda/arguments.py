@@ -1,0 +1,97 @@
+"""What the launchers of csrc/cuda take, as ctypes see it: two structures and a table of signatures.
+
+Mirrors csrc/cuda/produce/operand.cuh and csrc/cuda/replay/arguments.cuh; a library whose structures have
+other sizes is refused when it is loaded. Knows bytes; knows no tensors.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from types import MappingProxyType
+
+__all__ = ["SIGNATURES", "SIZES", "OperandOut", "ReplayWindow"]
+
+_POINTER, _LONG, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_float
+
+
+class OperandOut(ctypes.Structure):
+    """Where a producer writes; addresses are 0 for what is not wanted."""
+
+    _fields_ = (
+        *[
+            (name, _POINTER)
+            for name in (
+                "plain",
+                "fp8",
+                "fp8_scale",
+                "fp8_static",
+                "nvfp4",
+                "nvfp4_scale",
+                "encode_scale",
+            )
+        ],
+        ("rows", _LONG),
+        ("width", _LONG),
+        ("is_swizzled", _INT),
+    )
+
+
+class ReplayWindow(ctypes.Structure):
+    """One layer's rows, checkpoints and rings."""
+
+    _fields_ = (
+        *[
+            (name, _POINTER)
+            for name in (
+                "mixed",
+                "a",
+                "b",
+                "a_log",
+                "dt_bias",
+                "state",
+                "u",
+                "k",
+                "log_gate",
+                "base",
+                "write_pos",
+                "flush",
+                "q_start",
+                "slots",
+                "out",
+            )
+        ],
+        *[(name, _LONG) for name in ("mixed_stride", "a_stride", "b_stride")],
+        *[
+            (name, _INT)
+            for name in (
+                "requests",
+                "key_heads",
+                "heads",
+                "key_dim",
+                "value_dim",
+                "size",
+                "history",
+                "accepted",
+            )
+        ],
+    )
+
+
+_OPERAND, _REPLAY = ctypes.POINTER(OperandOut), ctypes.POINTER(ReplayWindow)
+
+SIZES: Mapping[str, type[ctypes.Structure]] = MappingProxyType(
+    {"ocrquant_operand_bytes": OperandOut, "ocrquant_replay_bytes": ReplayWindow}
+)
+"""Functions of a library that tell the size of a structure."""
+
+SIGNATURES: Mapping[str, tuple[object, ...]] = MappingProxyType(
+    {
+        "convert": (_POINTER, _LONG, _POINTER, _POINTER, _POINTER, _INT),
+        "swizzle_scales": (_POINTER, _LONG, _LONG, _POINTER),
+        "quantize": (_POINTER, _LONG, _OPERAND),
+        "silu_mul": (_POINTER, _LONG, _OPERAND),
+        "gated_rms_norm": (_POINTER, _LONG, _POINTER, _LONG, _POINTER, _LONG, _FLOAT, _OPERAND),
+    }
+)
+"""Arguments of each launcher, without the stream that comes last."""

@@ -1,0 +1,88 @@
+"""Producers on a GPU: rows, SiLU times up and the gated RMS norm, in every form that is wanted at once.
+
+Each equals its reference in `kernels.<op>.reference` and `kernels.emit`: codes and scales bit for bit those
+of the rounded rows. Exponentials, square roots and sums differ in their last place, so a rounded row may
+differ by a step of bf16 in about one element of ten thousand. Codes of FP8 are NaN where the reference's are;
+the sign of a NaN is not kept.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from ocrquant.kernels.contract import Contract
+from ocrquant.kernels.cuda.forms import Forms
+from ocrquant.kernels.cuda.library import run
+
+__all__ = ["gated_rms_norm", "quantize", "silu_mul"]
+
+_BF16 = torch.bfloat16
+_HEADS = (8, 16, 32, 64, 128, 256)
+
+
+def quantize(x: Tensor, out: Forms) -> None:
+    """Writes rows in every form of `out`; see `quantize_reference`.
+
+    Args:
+        x: bf16 [R, w], row stride free.
+        out: Of R rows and width w.
+
+    Raises:
+        ShapeError: An argument is not as described.
+        DeviceError: The kernels cannot run on the device of x, see `missing_reason`.
+    """
+    contract = Contract("quantize")
+    contract.tensor("x", x, "R w", _BF16, strided=True)
+    out.check(contract)
+    run("quantize", x.device, x.data_ptr(), x.stride(0), ctypes.byref(out.structure(*x.shape)))
+
+
+def silu_mul(gate_up: Tensor, out: Forms) -> None:
+    """Writes ``round(round(silu(gate)) * up)``; see `silu_mul_reference`.
+
+    Args:
+        gate_up: bf16 [R, 2 w], row stride free; gate is the first half.
+        out: Of R rows and width w.
+
+    Raises:
+        ShapeError: An argument is not as described.
+        DeviceError: The kernels cannot run on the device of gate_up.
+    """
+    contract = Contract("silu_mul")
+    contract.tensor("gate_up", gate_up, "R 2w", _BF16, strided=True)
+    rows, twice = gate_up.shape
+    contract.require(twice % 2 == 0, "gate_up", "an even width", twice)
+    contract.sizes["w"] = twice // 2
+    out.check(contract)
+    structure = out.structure(rows, twice // 2)
+    run("silu_mul", gate_up.device, gate_up.data_ptr(), gate_up.stride(0), ctypes.byref(structure))
+
+
+def gated_rms_norm(o: Tensor, z: Tensor, weight: Tensor, eps: float, out: Forms) -> None:
+    """Normalises each head, gates it and writes it; see `gated_rms_norm_reference`.
+
+    Args:
+        o: bf16 [R, H V], row stride free.
+        z: bf16 [R, H V], row stride free.
+        weight: float32 [V], V a power of two from 8 to 256.
+        eps: Added to the mean square.
+        out: Of R rows and width H V.
+
+    Raises:
+        ShapeError: An argument is not as described.
+        DeviceError: The kernels cannot run on the device of o.
+    """
+    contract = Contract("gated_rms_norm")
+    contract.tensor("weight", weight, "V", torch.float32)
+    contract.tensor("o", o, "R w", _BF16, strided=True)
+    contract.tensor("z", z, "R w", _BF16, strided=True)
+    head, width = len(weight), o.shape[1]
+    contract.require(head in _HEADS, "weight", f"V of {_HEADS}", head)
+    contract.require(width % head == 0, "o", f"a width that is a multiple of V = {head}", width)
+    out.check(contract)
+    structure = out.structure(*o.shape)
+    rows = (o.data_ptr(), o.stride(0), z.data_ptr(), z.stride(0))
+    run("gated_rms_norm", o.device, *rows, weight.data_ptr(), head, eps, ctypes.byref(structure))
