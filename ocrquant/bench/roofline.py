@@ -198,7 +198,7 @@ def _row(found: Estimate, base: Estimate) -> dict[str, Any]:
     }
 
 
-_HEAD = tuple("arm;GB;TFLOP;launches;folds;ms;tokens;each/s;all/s;times;best;binds".split(";"))
+_HEAD = ("arm", "GB", "TFLOP", "launches", "folds", "ms", "tokens", "each/s", "all/s", "gain", "best", "binds")
 
 
 def render(data: Mapping[str, Any]) -> str:

@@ -31,15 +31,22 @@ class Device:
     Attributes:
         torch_device: Where tensors live.
         dtype: Of activations.
+        is_native: Whether compiled kernels for a CPU compute.
         can_capture: Whether a step can be recorded and replayed.
         can_capture_prompts: Whether that pays for steps that may not come again: recording costs no more than
             launching.
+        obstacle: Why steps are not captured; empty where they are.
+        batch_sizes: Numbers of requests that steps are filled up to, see `engine.graphs`; none where a
+            capture costs so little that every number has its own.
     """
+
+    batch_sizes: tuple[int, ...] = ()
 
     def __init__(self, torch_device: torch.device, dtype: torch.dtype) -> None:
         self.torch_device = torch_device
         self.dtype = dtype
-        self.can_capture = not obstacle_to_native(torch_device, dtype, NATIVE_DTYPES)
+        self.obstacle = obstacle_to_native(torch_device, dtype, NATIVE_DTYPES)
+        self.is_native = self.can_capture = not self.obstacle
         self.can_capture_prompts = self.can_capture and torch_device.type == "cpu"
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:

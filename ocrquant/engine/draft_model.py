@@ -95,6 +95,8 @@ class _BlockArena:
             shapes |= {"row_kv_len": (rows,), "row_page_table": (rows, pages)}
         self.host, device_arrays = self._allocate(shapes)
         self.host["tokens"][:] = made.mask_token_id
+        # A capture on a GPU runs the pass; until there are requests it must write nowhere.
+        device_arrays["slot_mapping"].fill_(-1)
         self._offsets = np.arange(size, dtype=np.int32)
         self._blocks = self._make_blocks(device_arrays)
         self._launch: Callable[[], None] = device.capture(lambda: drafter.draft(self._blocks))

@@ -13,6 +13,7 @@ from typing import Literal, get_args
 import torch
 
 from ocrquant.engine.config import EngineConfig, Policy
+from ocrquant.engine.cuda_device import open_device
 from ocrquant.engine.device import Device
 from ocrquant.engine.draft_model import ModelDrafts
 from ocrquant.engine.drafter_folder import DrafterFolder
@@ -192,7 +193,7 @@ def make_runtime(folder: Path, weights: StoredWeights, settings: RuntimeSettings
     window = _window(settings, folder_of_drafter)
     rows = settings.max_step_tokens or max(MIN_STEP_TOKENS, settings.max_requests * window)
     model = build_model(config, weights, dtype, place, activations=settings.activations, max_rows=rows)
-    device = Device(place, dtype)
+    device = open_device(place, dtype)
     _check_native(model.spec, device)
     engine_config = _engine_config(settings, model.spec, length, rows, window)
     state = _make_state(settings, engine_config, model.spec, dtype, place)
@@ -202,6 +203,7 @@ def make_runtime(folder: Path, weights: StoredWeights, settings: RuntimeSettings
         folder_of_drafter.require(weights, config, folder)
         drafter = folder_of_drafter.load(model, engine_config)
     runner = ModelRunner(model, engine_config, device, state, pixels, drafter)
+    runner.capture_all()
     drafts = _make_drafts(settings, engine_config, device, drafter)
     engine = Engine(engine_config, runner, processor.eos_ids, read_vocabulary(processor.tokenizer), drafts)
     memory = MemoryReport(
@@ -238,7 +240,7 @@ def _make_drafts(
 def _check_native(spec: ModelSpec, device: Device) -> None:
     """Refuses what the first step would refuse, before anybody waits for it."""
     state = spec.state
-    if state is None or not device.can_capture:
+    if state is None or not device.is_native:
         return
     sizes = (state.key_dim, state.value_dim)
     if any(size % _NATIVE_MULTIPLE for size in sizes):

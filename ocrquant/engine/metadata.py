@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from ocrquant.engine.arena import Arena, Upload, copy_to_device
 from ocrquant.engine.config import EngineConfig
+from ocrquant.engine.graphs import padding_of, write_padding
 from ocrquant.engine.plan import Chunk, Plan, PlanShape
 from ocrquant.engine.request import Request
-from ocrquant.models.step import AttentionMetadata, Classes, Rows, StateMetadata, Step
+from ocrquant.engine.step_views import SamplingInputs, StepInputs, make_views
 
 __all__ = ["SamplingInputs", "StepBuilder", "StepInputs"]
 
@@ -25,41 +25,6 @@ Int32 = npt.NDArray[np.int32]
 
 MAX_KEPT_VIEWS = 512
 """Shapes whose views are kept. A batch at work has few: decode rows, with or without a part of a prompt."""
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingInputs:
-    """How to sample, M rows as in `Step.logit_rows`.
-
-    Attributes:
-        temperature: float32 [M].
-        top_p: float32 [M].
-        seed: int32 [M, 2].
-        position: int32 [M], place in the sequence of the token to be sampled.
-    """
-
-    temperature: Tensor
-    top_p: Tensor
-    seed: Tensor
-    position: Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class StepInputs:
-    """Device views of one step; the same object whenever a step has the same shape.
-
-    Attributes:
-        step: For the model. Where it has an `image_index`, that counts the image rows of this step from 0, in
-            the order of the plan's chunks: chunk by chunk `prompt.image_rows(chunk.start, chunk.end)`.
-        drafter: Where a drafter's keys and values lie; None without one.
-        places: int32 [1, R], place of each row in its sequence; None without a drafter.
-        sampling: For the sampler.
-    """
-
-    step: Step
-    drafter: AttentionMetadata | None
-    places: Tensor | None
-    sampling: SamplingInputs
 
 
 @dataclass(slots=True)
@@ -71,6 +36,7 @@ class _SingleRows:
         places: Place in the sequence of each row.
         slots: State slot of each request.
         inputs: The views of the step.
+        shape: What it was filled up to.
         counters: Arrays of what grows by one from step to step.
     """
 
@@ -78,6 +44,7 @@ class _SingleRows:
     places: list[int] = field(default_factory=list)
     slots: list[int] = field(default_factory=list)
     inputs: StepInputs | None = None
+    shape: PlanShape | None = None
     counters: tuple[Int32, ...] = ()
 
 
@@ -94,6 +61,7 @@ class StepBuilder:
         self.config = config
         self.arena = Arena(config, device, upload)
         self._views: dict[PlanShape, StepInputs] = {}
+        self._shape = PlanShape(0, 0, 0, 0, 0, 0, images=False)
         self._last = _SingleRows()
         # What never changes while a request has its slot, by slot: gathered instead of asked for again.
         rows = config.state_rows
@@ -102,17 +70,32 @@ class StepBuilder:
         self._top_p = np.zeros(rows, np.float32)
         self._seed = np.zeros((rows, 2), np.int32)
 
-    def build(self, plan: Plan) -> StepInputs:
+    def build(self, plan: Plan, shape: PlanShape | None = None) -> StepInputs:
         """Writes a plan, sends it, and gives the views that fit it.
 
         The plan may change afterwards: the device has its own copy. The views stay valid, with new content
         after the next call.
+
+        Args:
+            plan: The step.
+            shape: The batch class that it is filled up to; None for its own shape.
         """
+        self._shape = shape or plan.shape
         if not self._advance(plan):
             self._write(plan)
-        last = "page_table" if plan.tables.drafter is None else "drafter_page_table"
-        self.arena.send(last, plan.shape.num_requests)
-        return self._last.inputs or self._inputs(plan.shape)
+        self._send()
+        return self._last.inputs or self._inputs(self._shape)
+
+    def build_padding(self, shape: PlanShape) -> StepInputs:
+        """The same for a step of a class in which every row belongs to nobody."""
+        self._last, self._shape = _SingleRows(), shape
+        write_padding(self.arena.host, padding_of(shape), shape)
+        self._send()
+        return self._inputs(shape)
+
+    def _send(self) -> None:
+        last = "drafter_page_table" if "drafter_page_table" in self.arena.host else "page_table"
+        self.arena.send(last, self._shape.num_requests)
 
     def _write(self, plan: Plan) -> None:
         """Everything of a plan."""
@@ -125,13 +108,16 @@ class StepBuilder:
         self._write_pages(plan)
         self._write_sampling(plan)
         self.arena.host["q_start"][plan.shape.num_requests] = plan.shape.num_rows
+        if self._shape != plan.shape:
+            write_padding(self.arena.host, plan.shape, self._shape)
         if not (plan.prefill or plan.drafted):
             places = [request.num_computed for request in plan.decode]
             slots = [request.slot for request in plan.decode]
             counters = tuple(
                 self.arena.host[name][:, : len(places)] for name in ("row_counters", "request_counters")
             )
-            self._last = _SingleRows(plan.decode, places, slots, self._inputs(plan.shape), counters)
+            inputs = self._inputs(self._shape)
+            self._last = _SingleRows(plan.decode, places, slots, inputs, self._shape, counters)
 
     def _advance(self, plan: Plan) -> bool:
         """Writes what differs if the same requests go on with one row each; false if they do not.
@@ -140,7 +126,7 @@ class StepBuilder:
         now and then a page is.
         """
         last, host, size = self._last, self.arena.host, self.config.page_size
-        if plan.prefill or plan.drafted or plan.decode != last.requests:
+        if plan.prefill or plan.drafted or plan.decode != last.requests or self._shape != last.shape:
             return False
         places = [request.num_computed for request in plan.decode]
         if places != [place + 1 for place in last.places]:
@@ -267,49 +253,5 @@ class StepBuilder:
         if inputs is None:
             if len(self._views) >= MAX_KEPT_VIEWS:
                 self._views.clear()
-            inputs = self._views[shape] = self._make_views(shape)
+            inputs = self._views[shape] = make_views(self.arena.device, shape)
         return inputs
-
-    def _make_views(self, shape: PlanShape) -> StepInputs:
-        device, rows, requests = self.arena.device, shape.num_rows, shape.num_requests
-        sampled = shape.logit_rows
-        classes = _classes(shape)
-        q_start, kv_len = device["q_start"][: requests + 1], device["kv_len"][:requests]
-        step = Step(
-            tokens=device["tokens"][:rows],
-            positions=device["positions"][:, :rows],
-            image_index=device["image_index"][:rows] if shape.images else None,
-            logit_rows=device["logit_rows"][:sampled],
-            attention=AttentionMetadata(
-                device["slot_mapping"][:rows], device["page_table"][:requests], q_start, kv_len
-            ),
-            state=StateMetadata(q_start, device["slots"][:requests], device["fresh"][:requests], classes),
-            classes=classes,
-        )
-        drafter = None
-        if "drafter_page_table" in device:
-            drafter = AttentionMetadata(
-                device["drafter_slot_mapping"][:rows],
-                device["drafter_page_table"][:requests],
-                q_start,
-                kv_len,
-            )
-        sampling = SamplingInputs(
-            device["temperature"][:sampled],
-            device["top_p"][:sampled],
-            device["seed"][:sampled],
-            device["sample_position"][:sampled],
-        )
-        places = device["places"][:, :rows] if drafter is not None else None
-        return StepInputs(step, drafter, places, sampling)
-
-
-def _classes(shape: PlanShape) -> Classes:
-    """The slices of the three classes, one after another."""
-    drafted_rows = shape.drafted * shape.window
-    decode_rows, decode = drafted_rows + shape.decode, shape.drafted + shape.decode
-    return Classes(
-        drafted=Rows(slice(0, drafted_rows), slice(0, shape.drafted)),
-        decode=Rows(slice(drafted_rows, decode_rows), slice(shape.drafted, decode)),
-        prefill=Rows(slice(decode_rows, shape.num_rows), slice(decode, shape.num_requests)),
-    )

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ocrquant.engine.config import EngineConfig
 from ocrquant.engine.device import Device
+from ocrquant.engine.graphs import BatchClasses
 from ocrquant.engine.metadata import StepBuilder, StepInputs
 from ocrquant.engine.plan import Plan, PlanShape, Sampled, Snapshot
 from ocrquant.engine.pools import Copies
@@ -67,12 +68,14 @@ class ModelRunner:
         self._pixels, self._drafter = pixels, drafter
         self._model, self._config, self._device, self._state = model, config, device, state
         self._builder = StepBuilder(config, device.torch_device, device.upload)
+        self._classes = BatchClasses(config.max_requests, config.max_window, device.batch_sizes)
         self.caches = _make_caches(model, config, device, state)
         self._logits = device.empty((rows, spec.vocab), torch.float32)
         self._tokens = device.empty((rows,), torch.int32)
         self._gaps = device.empty((rows,), torch.float32)
         self._image_rows = device.empty((config.max_step_tokens, spec.hidden))
         self._images: dict[Request, Tensor] = {}
+        self._window: list[int] = []
         self._graphs: OrderedDict[GraphKey, Callable[[], None]] = OrderedDict()
         self.num_captures = 0
         self.num_replays = 0
@@ -99,7 +102,7 @@ class ModelRunner:
     @property
     def is_native(self) -> bool:
         """Whether compiled kernels compute, so that no result depends on what else is in a step."""
-        return self._device.can_capture
+        return self._device.is_native
 
     def check(self, prompt: Prompt) -> None:
         """See `engine.plan.Runner`."""
@@ -126,10 +129,14 @@ class ModelRunner:
 
     def run(self, plan: Plan) -> Sampled:
         """See `engine.plan.Runner`."""
-        inputs = self._prepare(plan)
+        shape = self._classes.pad(plan.shape) if self._device.can_capture else plan.shape
+        if self._classes.has(shape) and self._device.can_capture and shape.graph_key not in self._graphs:
+            self._capture_class(shape)  # windows of another length than the longest
+        inputs = self._prepare(plan, shape)
         if plan.drafted and self._state is not None:
-            self._state.begin_window([window.request.slot for window in plan.drafted], plan.shape.window)
-        self._launch(plan.shape, inputs)
+            self._window = self._padded([window.request.slot for window in plan.drafted], shape.drafted)
+            self._state.begin_window(self._window, shape.window)
+        self._launch(shape, inputs)
         count = plan.shape.logit_rows
         tokens, gaps = self._device.read_back(self._tokens[:count], self._gaps[:count])
         return Sampled(tokens, gaps)
@@ -137,7 +144,27 @@ class ModelRunner:
     def commit(self, plan: Plan, accepted: Sequence[int]) -> None:
         """See `engine.plan.Runner`; keys and values need nothing, later rows take their places."""
         if self._state is not None:
-            self._state.commit([window.request.slot for window in plan.drafted], accepted)
+            self._state.commit(self._window, self._padded(accepted, len(self._window)))
+
+    def capture_all(self) -> None:
+        """Captures every batch class before the first request, the largest first.
+
+        Each runs a few times with rows that belong to nobody. Where the device has no classes, or a step of
+        one cannot be captured, nothing more is.
+        """
+        for shape in self._classes.shapes():
+            if self._device.can_capture:
+                self._capture_class(shape)
+
+    def _capture_class(self, shape: PlanShape) -> None:
+        """Captures a step in which every row belongs to nobody: it may run, and changes nothing."""
+        assert shape.graph_key is not None, "a class has no parts of prompts"
+        inputs, nobody = self._builder.build_padding(shape), self._padded((), shape.drafted)
+        if shape.drafted and self._state is not None:
+            self._state.begin_window(nobody, shape.window)
+        self._capture(shape.graph_key, shape, inputs)
+        if shape.drafted and self._state is not None:
+            self._state.commit(nobody, nobody)
 
     def score(self, plan: Plan, rows: Sequence[int]) -> Tensor:
         """Computes a plan that samples nothing, for the logits of rows of one's own choice.
@@ -149,7 +176,7 @@ class ModelRunner:
         Returns:
             float32 [chosen rows, vocab], memory of its own.
         """
-        inputs = self._prepare(plan)
+        inputs = self._prepare(plan, plan.shape)
         wanted = torch.tensor(rows, dtype=torch.int32).to(self._device.torch_device)
         logits = self._device.empty((len(rows), self.vocab), torch.float32)
         images = self._image_rows if plan.shape.images else None
@@ -179,32 +206,39 @@ class ModelRunner:
         """See `engine.plan.Runner`."""
         self._images.pop(request, None)
 
-    def _prepare(self, plan: Plan) -> StepInputs:
+    def _prepare(self, plan: Plan, shape: PlanShape) -> StepInputs:
         """Images, metadata, and the image rows of this step."""
         if plan.encode:
             self._encode(plan.encode)
-        inputs = self._builder.build(plan)
+        inputs = self._builder.build(plan, shape)
         if plan.shape.images:
             self._gather_images(plan)
         return inputs
 
     def _launch(self, shape: PlanShape, inputs: StepInputs) -> None:
-        def work() -> None:
-            self._compute(shape, inputs)
-
         key = self._graph_key(shape)
         if key is None:
-            work()
+            self._compute(shape, inputs)
             return
-        graph = self._graphs.get(key)
-        if graph is None:
-            graph = self._graphs[key] = self._device.capture(work)
-            self.num_captures += 1
-            if len(self._graphs) > MAX_CAPTURES:
-                self._graphs.popitem(last=False)
+        if key not in self._graphs and self._classes.sizes:
+            self._compute(shape, inputs)  # a capture may run what it captures, and these rows are somebody's
+            return
+        if key not in self._graphs:
+            self._capture(key, shape, inputs)
         self._graphs.move_to_end(key)
-        graph()
+        self._graphs[key]()
         self.num_replays += 1
+
+    def _capture(self, key: GraphKey, shape: PlanShape, inputs: StepInputs) -> None:
+        self._graphs[key] = self._device.capture(lambda: self._compute(shape, inputs))
+        self.num_captures += 1
+        if len(self._graphs) > MAX_CAPTURES:
+            self._graphs.popitem(last=False)
+
+    @staticmethod
+    def _padded(values: Sequence[int], count: int) -> list[int]:
+        """Slots, or rows that count, of a class; -1 for who is nobody."""
+        return [*values, *[-1] * (count - len(values))]
 
     def _graph_key(self, shape: PlanShape) -> GraphKey | None:
         """Names the program of a step; None where it has none.

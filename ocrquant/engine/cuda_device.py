@@ -1,0 +1,105 @@
+"""A GPU as the engine sees it: graphs in a shared pool, one copy in and one out a step, no other wait.
+
+What a step launches is captured once for each batch class, before anybody waits for an answer, with rows that
+belong to nobody. A step that would make the host wait inside cannot be captured: it is launched kernel by
+kernel, and `Device.obstacle` says why. Knows torch's graphs; knows no model, request or step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ocrquant.engine.device import Device
+from ocrquant.engine.graphs import BATCH_SIZES
+
+__all__ = ["CudaDevice", "no_waiting", "open_device"]
+
+_WARM_UPS = 2
+"""Runs before a capture: libraries choose algorithms and allocate in the first, Triton compiles."""
+
+
+def open_device(place: torch.device, dtype: torch.dtype) -> Device:
+    """The device of an engine."""
+    return CudaDevice(place, dtype) if place.type == "cuda" else Device(place, dtype)
+
+
+@contextmanager
+def no_waiting(place: torch.device) -> Iterator[None]:
+    """Refuses, inside the block, whatever makes the host wait for a GPU (``torch.cuda`` calls it a sync).
+
+    Raises:
+        RuntimeError: By torch, where something does.
+    """
+    if place.type != "cuda":
+        yield
+        return
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+
+
+class CudaDevice(Device):
+    """A GPU.
+
+    Args:
+        torch_device: Where tensors live, ``cuda:N``.
+        dtype: Of activations.
+    """
+
+    batch_sizes = BATCH_SIZES
+
+    def __init__(self, torch_device: torch.device, dtype: torch.dtype) -> None:
+        super().__init__(torch_device, dtype)
+        self.can_capture = True
+        self.can_capture_prompts = False
+        self._pool: Any = None
+        self._landing: dict[tuple[torch.dtype, int], Tensor] = {}
+
+    def read_back(self, *tensors: Tensor) -> list[npt.NDArray[Any]]:
+        """Copies tensors to pinned memory and waits for that alone."""
+        landed = []
+        for number, tensor in enumerate(tensors):
+            key = (tensor.dtype, number)
+            place = self._landing.get(key)
+            if place is None or place.numel() < tensor.numel():
+                place = torch.empty(tensor.numel(), dtype=tensor.dtype, pin_memory=True)
+                self._landing[key] = place
+            part = place[: tensor.numel()]
+            part.copy_(tensor.flatten(), non_blocking=True)
+            landed.append(part.view(tensor.shape))
+        event = torch.cuda.Event()
+        event.record()
+        event.synchronize()
+        # The pinned memory serves the next step again.
+        return [part.numpy().copy() for part in landed]
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        """See `Device.capture`. `work` runs here too, so it must be a step of rows that belong to nobody."""
+        stream = torch.cuda.Stream(self.torch_device)
+        stream.wait_stream(torch.cuda.current_stream(self.torch_device))
+        with torch.cuda.stream(stream):
+            work()  # compiles and allocates, which may wait
+            try:
+                with no_waiting(self.torch_device):
+                    for _ in range(_WARM_UPS - 1):
+                        work()
+            except RuntimeError as error:
+                self.obstacle = str(error).splitlines()[0]
+                self.can_capture = False
+                return work
+        torch.cuda.current_stream(self.torch_device).wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool, stream=stream):
+            work()
+        if self._pool is None:
+            self._pool = graph.pool()
+        return graph.replay
