@@ -27,9 +27,9 @@ class Entry:
     has_table: bool = False
 
 
-ONCE = ("contest", "correctness", "memory", "roofline", "soak")
+ONCE = ("contest", "correctness", "kernels", "memory", "roofline", "soak")
 """Benchmarks that repeat nothing."""
-TABLES = ("roofline",)
+TABLES = ("kernels", "roofline")
 """Benchmarks that print a table."""
 
 BENCHMARKS: Mapping[str, Entry] = MappingProxyType(
@@ -50,6 +50,7 @@ BENCHMARKS: Mapping[str, Entry] = MappingProxyType(
             "export": "a model of Qwen3.5-4B shape exported against a copy of its file: time and memory",
             "sensitivity": "scores of all groups and formats: screened and measured, against whole passes",
             "contest": "our plans against those of ModelOpt's AutoQuantize, on pages that neither saw",
+            "kernels": "kernels in Triton compiled without a GPU: registers, spills and instructions",
             "vision": "the vision tower on a batch packed into one sequence and image by image",
         }.items()
     }

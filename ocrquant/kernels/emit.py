@@ -12,7 +12,8 @@ from torch import Tensor
 
 from ocrquant.formats import fp8, nvfp4
 from ocrquant.formats.nvfp4_scales import scaled_amax, to_blocks
-from ocrquant.formats.precision import E4M3_MAX
+from ocrquant.formats.precision import E4M3_MAX, NVFP4_BLOCK_SIZE
+from ocrquant.formats.scale_layout import swizzle
 from ocrquant.kernels.operand import Operand
 
 __all__ = ["addresses", "emit", "wide"]
@@ -26,7 +27,8 @@ def wide(x: Tensor) -> Tensor:
 def emit(y: Tensor, out: Operand) -> None:
     """Writes ``y`` into every form that ``out`` holds.
 
-    FP8: one dynamic scale a row, ``formats.fp8.token_decode_scale``, which divides before the rounding.
+    FP8: one dynamic scale a row, ``formats.fp8.token_decode_scale``, or the calibrated one of ``out``; either
+    divides before the rounding.
     NVFP4: the calibrated global scale G of ``out``, block scales ``E4M3(clamp(G * (amax / 6), 0, 448))``,
     which may round to zero, and codes of ``y / (block scale / G)``. A NaN makes its row's FP8 scale and its
     block's NVFP4 scale NaN and touches no other row.
@@ -38,16 +40,24 @@ def emit(y: Tensor, out: Operand) -> None:
     if out.plain is not None:
         out.plain.copy_(y)
     if out.fp8 is not None:
-        assert out.fp8_scale is not None
-        scale = fp8.token_decode_scale(y)
-        out.fp8_scale.copy_(scale[:, 0])
+        if out.fp8_static is not None:
+            scale = out.fp8_static
+        else:
+            assert out.fp8_scale is not None
+            scale = fp8.token_decode_scale(y)
+            out.fp8_scale.copy_(scale[:, 0])
         out.fp8.copy_(fp8.encode(y, scale).view(torch.uint8))
     if out.nvfp4 is not None:
-        assert out.nvfp4_scale is not None
         assert out.encode_scale is not None
         amax = scaled_amax(to_blocks(y).float().abs(), out.encode_scale.view(1, 1))
-        scales = amax.clamp_(0.0, E4M3_MAX).to(torch.float8_e4m3fn).view(out.nvfp4_scale.shape)
-        out.nvfp4_scale.copy_(scales.view(torch.uint8))
+        scales = (
+            amax.clamp_(0.0, E4M3_MAX).to(torch.float8_e4m3fn).view(len(y), y.shape[1] // NVFP4_BLOCK_SIZE)
+        )
+        if out.nvfp4_swizzled is not None:
+            out.nvfp4_swizzled.copy_(swizzle(scales.view(torch.uint8)))
+        else:
+            assert out.nvfp4_scale is not None
+            out.nvfp4_scale.copy_(scales.view(torch.uint8))
         out.nvfp4.copy_(nvfp4.pack(nvfp4.encode(y, scales, out.encode_scale)))
 
 

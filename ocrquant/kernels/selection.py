@@ -1,16 +1,21 @@
-"""Which implementation of an op runs: the native one or the reference, and why.
+"""Which implementation of an op runs: the native one, the one in Triton or the reference, and why.
 
-The choice depends on the device and the dtype of the activations, never on sizes or contents. The variable
-``OCRQUANT_KERNELS`` forces it. Knows names of ops; knows no op.
+The choice depends on the device, the dtype of the activations and the forms that are written, never on sizes
+or contents. The variable ``OCRQUANT_KERNELS`` forces it. Knows names of ops; knows no op.
 """
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 from types import MappingProxyType
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -19,7 +24,31 @@ from ocrquant import env
 from ocrquant.errors import DeviceError
 from ocrquant.kernels.extension import extension, extension_state, missing_reason
 
-__all__ = ["Choice", "choices", "count_launches", "note_references", "obstacle_to_native", "use_native"]
+__all__ = [
+    "TRITON_OPS",
+    "Choice",
+    "choices",
+    "count_launches",
+    "implementation",
+    "note_references",
+    "obstacle_to_native",
+    "obstacle_to_triton",
+    "use_native",
+]
+
+TRITON_OPS: Mapping[str, str] = MappingProxyType(
+    {
+        name: f"ocrquant.kernels.{folder or name}.triton"
+        for name, folder in {
+            "quantize": "",
+            "silu_mul": "",
+            "sigmoid_mul": "",
+            "rms_norm": "",
+            "gated_rms_norm": "",
+        }.items()
+    }
+)
+"""Ops with kernels in Triton, and the module of each one's ``NAME_triton``, loaded when it is first used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,41 +111,110 @@ def use_native(op: str, activation: Tensor, dtypes: tuple[torch.dtype, ...] = (t
         dtypes: What the native implementation takes.
 
     Raises:
-        DeviceError: ``OCRQUANT_KERNELS=native`` and the native implementation does not apply.
+        DeviceError: ``OCRQUANT_KERNELS`` names an implementation that does not apply.
     """
+    return _chosen(op, activation, dtypes, True, False).implementation == "native"
+
+
+def implementation(
+    op: str,
+    activation: Tensor,
+    native: Callable[..., None],
+    reference: Callable[..., None],
+    dtypes: tuple[torch.dtype, ...] = (torch.bfloat16,),
+    *,
+    is_for_gpu: bool = False,
+) -> Callable[..., None]:
+    """The implementation of an op that runs on this tensor.
+
+    Args:
+        op: Name of the op; where it is one of `TRITON_OPS`, that implementation may run too.
+        activation: The tensor that stands for the call.
+        native: Runs on a CPU.
+        reference: Runs anywhere.
+        dtypes: What the compiled implementations take.
+        is_for_gpu: Whether a form is written that the native implementation lacks.
+
+    Raises:
+        DeviceError: ``OCRQUANT_KERNELS`` names an implementation that does not apply.
+    """
+    kind = _chosen(op, activation, dtypes, not is_for_gpu, op in TRITON_OPS).implementation
+    if kind == "triton":
+        return cast(Callable[..., None], getattr(import_module(TRITON_OPS[op]), f"{op}_triton"))
+    return native if kind == "native" else reference
+
+
+def _chosen(
+    op: str, activation: Tensor, dtypes: tuple[torch.dtype, ...], has_native: bool, has_triton: bool
+) -> Choice:
     for counter in _watchers.counters:
         counter[op] = counter.get(op, 0) + 1
     # Asked at every call, so the answer to the same question is kept.
-    question = (op, activation.device, activation.dtype, env.kernels(), extension_state(), dtypes)
+    state = (env.kernels(), extension_state())
+    question = (op, activation.device, activation.dtype, state, dtypes, has_native, has_triton)
     choice = _answers.get(question)
     if choice is None:
-        choice = _answers[question] = _choose(op, activation, dtypes)
+        choice = _answers[question] = _choose(op, activation, dtypes, has_native, has_triton)
     _choices[op] = choice
-    if choice.implementation == "native":
-        return True
-    for noted in _watchers.references:
-        noted[op] = choice
-    return False
+    if choice.implementation == "reference":
+        for noted in _watchers.references:
+            noted[op] = choice
+    return choice
 
 
-def _choose(op: str, activation: Tensor, dtypes: tuple[torch.dtype, ...]) -> Choice:
-    obstacle = obstacle_to_native(activation.device, activation.dtype, dtypes)
-    if obstacle and env.kernels() == "native":
+def _choose(
+    op: str, activation: Tensor, dtypes: tuple[torch.dtype, ...], has_native: bool, has_triton: bool
+) -> Choice:
+    device, dtype = activation.device, activation.dtype
+    obstacles = {"native": obstacle_to_native(device, dtype, dtypes)}
+    if not obstacles["native"] and not has_native:
+        obstacles["native"] = "a form of its operand that only GPUs read"
+    if has_triton:
+        obstacles["triton"] = obstacle_to_triton(device, dtype, dtypes)
+    for kind, obstacle in obstacles.items():
+        if not obstacle:
+            return Choice(op, kind, f"{'CPU' if kind == 'native' else device} and dtype supported")
+    # What says most of a device: its own implementation.
+    kind = "triton" if has_triton and device.type == "cuda" else "native"
+    forced = env.kernels() if env.kernels() in obstacles else ""
+    if forced:
+        needs = {"native": "the extension, and {} on a CPU", "triton": "Triton, and {} on a GPU"}[forced]
         raise DeviceError(
-            f"op {op} with OCRQUANT_KERNELS=native",
-            expected=f"the extension, and {' or '.join(map(str, dtypes))} on a CPU",
-            given=obstacle,
+            f"op {op} with OCRQUANT_KERNELS={forced}",
+            expected=needs.format(" or ".join(map(str, dtypes))),
+            given=obstacles[forced],
             fix="unset the variable to let the reference run",
         )
-    return Choice(op, "reference" if obstacle else "native", obstacle or "CPU and dtype supported")
+    return Choice(op, "reference", obstacles[kind])
 
 
 def obstacle_to_native(device: torch.device, dtype: torch.dtype, dtypes: tuple[torch.dtype, ...]) -> str:
     """Why a native implementation that takes `dtypes` does not run; empty where it does."""
-    if env.kernels() == "reference":
-        return "OCRQUANT_KERNELS=reference"
+    if env.kernels() in ("reference", "triton"):
+        return f"OCRQUANT_KERNELS={env.kernels()}"
     if device.type != "cpu":
         return f"device {device}"
     if dtype not in dtypes:
         return f"dtype {dtype}"
     return "" if extension() is not None else missing_reason()
+
+
+def obstacle_to_triton(device: torch.device, dtype: torch.dtype, dtypes: tuple[torch.dtype, ...]) -> str:
+    """Why kernels in Triton that take `dtypes` do not run; empty where they do.
+
+    On a CPU they run in Triton's interpreter (``TRITON_INTERPRET=1``), for tests, and only where
+    ``OCRQUANT_KERNELS=triton`` asks for them.
+    """
+    if env.kernels() in ("reference", "native"):
+        return f"OCRQUANT_KERNELS={env.kernels()}"
+    is_interpreted = env.kernels() == "triton" and os.environ.get("TRITON_INTERPRET") == "1"
+    if device.type != "cuda" and not is_interpreted:
+        return f"device {device}"
+    if dtype not in dtypes:
+        return f"dtype {dtype}"
+    return "" if _has_triton() else "Triton is not installed"
+
+
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None

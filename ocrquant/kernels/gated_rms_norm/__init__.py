@@ -9,7 +9,7 @@ from ocrquant.kernels.contract import Contract
 from ocrquant.kernels.gated_rms_norm.native import gated_rms_norm_native
 from ocrquant.kernels.gated_rms_norm.reference import gated_rms_norm_reference
 from ocrquant.kernels.operand import Operand
-from ocrquant.kernels.selection import use_native
+from ocrquant.kernels.selection import implementation
 
 __all__ = ["gated_rms_norm"]
 
@@ -27,5 +27,7 @@ def gated_rms_norm(o: Tensor, z: Tensor, weight: Tensor, eps: float, out: Operan
     width, head = o.shape[1], max(1, len(weight))
     contract.require(width % head == 0, "o", f"a width that is a multiple of V = {len(weight)}", width)
     out.check(contract, dtype=o.dtype)
-    run = gated_rms_norm_native if use_native("gated_rms_norm", o) else gated_rms_norm_reference
+    run = implementation(
+        "gated_rms_norm", o, gated_rms_norm_native, gated_rms_norm_reference, is_for_gpu=out.is_for_gpu
+    )
     run(o, z, weight, eps, out)

@@ -8,7 +8,7 @@ from ocrquant.kernels.contract import Contract
 from ocrquant.kernels.operand import Operand
 from ocrquant.kernels.quantize.native import quantize_native
 from ocrquant.kernels.quantize.reference import quantize_reference
-from ocrquant.kernels.selection import use_native
+from ocrquant.kernels.selection import implementation
 
 __all__ = ["quantize"]
 
@@ -22,5 +22,5 @@ def quantize(x: Tensor, out: Operand) -> None:
     contract = Contract("quantize")
     contract.tensor("x", x, "R w", None, strided=True)
     out.check(contract, dtype=x.dtype)
-    run = quantize_native if use_native("quantize", x) else quantize_reference
+    run = implementation("quantize", x, quantize_native, quantize_reference, is_for_gpu=out.is_for_gpu)
     run(x, out)

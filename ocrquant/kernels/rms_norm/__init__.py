@@ -11,7 +11,7 @@ from ocrquant.kernels.contract import Contract
 from ocrquant.kernels.operand import Operand
 from ocrquant.kernels.rms_norm.native import rms_norm_native
 from ocrquant.kernels.rms_norm.reference import Rule, rms_norm_reference
-from ocrquant.kernels.selection import use_native
+from ocrquant.kernels.selection import implementation
 
 __all__ = ["rms_norm"]
 
@@ -31,5 +31,5 @@ def rms_norm(
     out.check(contract, dtype=x.dtype)
     if delta is not None:
         contract.tensor("delta", delta, "R w", x.dtype, strided=True)
-    run = rms_norm_native if use_native("rms_norm", x) else rms_norm_reference
+    run = implementation("rms_norm", x, rms_norm_native, rms_norm_reference, is_for_gpu=out.is_for_gpu)
     run(x, weight, eps, out, rule, delta)

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ocrquant.kernels.contract import Contract
 from ocrquant.kernels.operand import Operand
-from ocrquant.kernels.selection import use_native
+from ocrquant.kernels.selection import implementation
 from ocrquant.kernels.sigmoid_mul.native import sigmoid_mul_native
 from ocrquant.kernels.sigmoid_mul.reference import sigmoid_mul_reference
 
@@ -26,5 +26,7 @@ def sigmoid_mul(x: Tensor, qg: Tensor, out: Operand) -> None:
     is_cut = twice % 2 == 0 and x.shape[1] == heads * (twice // 2)
     contract.require(is_cut, "x", f"width heads * hd = {heads} * {twice / 2:g}", x.shape[1])
     out.check(contract, dtype=x.dtype)
-    run = sigmoid_mul_native if use_native("sigmoid_mul", x) else sigmoid_mul_reference
+    run = implementation(
+        "sigmoid_mul", x, sigmoid_mul_native, sigmoid_mul_reference, is_for_gpu=out.is_for_gpu
+    )
     run(x, qg, out)

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ocrquant.kernels.contract import Contract
 from ocrquant.kernels.operand import Operand
-from ocrquant.kernels.selection import use_native
+from ocrquant.kernels.selection import implementation
 from ocrquant.kernels.silu_mul.native import silu_mul_native
 from ocrquant.kernels.silu_mul.reference import silu_mul_reference
 
@@ -25,5 +25,5 @@ def silu_mul(gate_up: Tensor, out: Operand) -> None:
     contract.require(twice % 2 == 0, "gate_up", "an even width", twice)
     contract.sizes["w"] = twice // 2
     out.check(contract, dtype=gate_up.dtype)
-    run = silu_mul_native if use_native("silu_mul", gate_up) else silu_mul_reference
+    run = implementation("silu_mul", gate_up, silu_mul_native, silu_mul_reference, is_for_gpu=out.is_for_gpu)
     run(gate_up, out)

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from ocrquant.errors import ShapeError
-from ocrquant.kernels.operand import Operand
+from ocrquant.formats.scale_layout import swizzle
+from ocrquant.kernels.operand import Operand, OperandSpec
 from ocrquant.kernels.quantize import quantize
 from ocrquant.kernels.quantize.reference import quantize_reference
 from tests.kernels.producing import (
@@ -187,3 +188,26 @@ def test_refuses_what_its_contract_excludes():
         quantize(x, allocate(3, 32, plain=False))
     with pytest.raises(ShapeError, match=r"op quantize: x: expected a dense last dimension"):
         quantize(x.t(), allocate(32, 2))
+
+
+def test_a_calibrated_fp8_scale_stands_for_that_of_the_token():
+    x = torch.tensor([[1.0, -3.0, 500.0, 0.25]]).to(torch.bfloat16)
+    scale = torch.tensor([0.5])
+    out = OperandSpec(fp8=True, fp8_decode_scale=scale).allocate(1, 4, x.dtype, x.device)
+    assert out.fp8_scale is None
+    quantize(x, out)
+    # 2, -6, saturated 448, 0.5 by hand: exponent bias 7, three mantissa bits.
+    assert out.fp8.tolist() == [[0x40, 0xCC, 0x7E, 0x30]]
+
+
+def test_swizzled_scales_are_the_same_scales_with_their_padding_written():
+    torch.manual_seed(0)
+    x = torch.randn(130, 96).to(torch.bfloat16)
+    encode_scale = torch.tensor([37.0])
+    rowwise = OperandSpec(nvfp4_encode_scale=encode_scale).allocate(130, 96, x.dtype, x.device)
+    tiled = OperandSpec(nvfp4_encode_scale=encode_scale, swizzles=True).allocate(130, 96, x.dtype, x.device)
+    tiled.nvfp4_swizzled.fill_(0xFF)
+    quantize(x, rowwise)
+    quantize(x, tiled)
+    assert torch.equal(tiled.nvfp4, rowwise.nvfp4)
+    assert torch.equal(tiled.nvfp4_swizzled, swizzle(rowwise.nvfp4_scale))
