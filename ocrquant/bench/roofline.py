@@ -198,7 +198,20 @@ def _row(found: Estimate, base: Estimate) -> dict[str, Any]:
     }
 
 
-_HEAD = ("arm", "GB", "TFLOP", "launches", "folds", "ms", "tokens", "each/s", "all/s", "gain", "best", "binds")
+_HEAD = (
+    "arm",
+    "GB",
+    "TFLOP",
+    "launches",
+    "folds",
+    "ms",
+    "tokens",
+    "each/s",
+    "all/s",
+    "gain",
+    "best",
+    "binds",
+)
 
 
 def render(data: Mapping[str, Any]) -> str:

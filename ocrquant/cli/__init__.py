@@ -13,6 +13,7 @@ import typer
 
 from ocrquant import __version__
 from ocrquant.cli.checkpoints import inspect, verify
+from ocrquant.cli.doctor import doctor
 from ocrquant.cli.options import Adopt, Device, Generic, Overrides, RecipeFile, RecipeOrRun, Server, reported
 from ocrquant.cli.planning import assign
 
@@ -135,7 +136,7 @@ def export_as(
 
 
 app.command()(assign)
-for _command in (inspect, verify):
+for _command in (inspect, verify, doctor):
     app.command()(_command)
 
 

@@ -30,6 +30,7 @@ __all__ = [
     "choices",
     "count_launches",
     "implementation",
+    "note_choice",
     "note_references",
     "obstacle_to_native",
     "obstacle_to_triton",
@@ -100,6 +101,13 @@ def note_references() -> Iterator[Mapping[str, Choice]]:
         yield noted
     finally:
         _watchers.references.pop()
+
+
+def note_choice(op: str, implementation: str, reason: str) -> None:
+    """Counts a call that was decided elsewhere, and keeps what it ran on."""
+    for counter in _watchers.counters:
+        counter[op] = counter.get(op, 0) + 1
+    _choices[op] = Choice(op, implementation, reason)
 
 
 def use_native(op: str, activation: Tensor, dtypes: tuple[torch.dtype, ...] = (torch.bfloat16,)) -> bool:

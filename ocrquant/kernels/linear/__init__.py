@@ -5,13 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ocrquant import env
 from ocrquant.formats.precision import Precision
 from ocrquant.kernels.contract import Contract
 from ocrquant.kernels.linear.native import linear_native
 from ocrquant.kernels.linear.packed import PackedWeight, Weight, pack, unpack
 from ocrquant.kernels.linear.reference import linear_reference
 from ocrquant.kernels.operand import Operand
-from ocrquant.kernels.selection import use_native
+from ocrquant.kernels.selection import note_choice, use_native
 
 __all__ = ["PackedWeight", "Weight", "linear", "pack", "unpack"]
 
@@ -41,10 +42,24 @@ def linear(x: Operand, weight: PackedWeight, out: Tensor, bias: Tensor | None = 
     if bias is not None:
         contract.tensor("bias", bias, "n", dtypes)
     contract.require(weight.device == out.device, "weight", f"device {out.device}", weight.device)
+    if _is_for_libraries(x.plain if is_plain else None, out):
+        # Loaded here: on a CPU nobody needs it.
+        from ocrquant.kernels.matmul.library import linear_gpu
+
+        rule = linear_gpu(x, weight, out, bias)
+        note_choice("linear", rule.implementation, rule.reason)
+        return
     # Where plain rows are read their dtype decides, elsewhere that of the result.
     decisive = x.plain if is_plain and x.plain is not None else out
     run = linear_native if use_native("linear", decisive, _NATIVE[is_plain]) else linear_reference
     run(x, weight, out, bias)
+
+
+def _is_for_libraries(plain: Tensor | None, out: Tensor) -> bool:
+    """Whether a GPU multiplies by the table of `kernels.matmul`."""
+    if out.device.type != "cuda" or env.kernels() in ("reference", "native"):
+        return False
+    return out.dtype in (torch.bfloat16, torch.float32) and (plain is None or plain.dtype == torch.bfloat16)
 
 
 def _reads_plain(x: Operand, precision: Precision) -> bool:

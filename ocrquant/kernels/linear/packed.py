@@ -18,6 +18,7 @@ from torch import Tensor
 from ocrquant.errors import ShapeError
 from ocrquant.formats.nvfp4 import NVFP4Weight
 from ocrquant.formats.precision import Precision
+from ocrquant.formats.scale_layout import swizzle
 from ocrquant.formats.weights import FP8Weight
 from ocrquant.kernels.extension import extension
 from ocrquant.kernels.linear import layout
@@ -45,6 +46,9 @@ class PackedWeight:
             reciprocal of NVFP4's global scale, NaN for a channel with a NaN code. None for bf16.
         part_scales: What `unpack` needs beside the panels: decode scale (FP8) or encode scale (NVFP4) of each
             part.
+        tiles: uint8, NVFP4's block scales in the 128x4 layout that the matrix units of GPUs read, or None.
+        decode_scale: float32 [1], the reciprocal of NVFP4's global scale where all parts share one and the
+            weight is for a GPU, or None.
     """
 
     precision: Precision
@@ -58,6 +62,8 @@ class PackedWeight:
     stored: Weight | None
     channel_scale: Tensor | None
     part_scales: tuple[Tensor, ...]
+    tiles: Tensor | None = None
+    decode_scale: Tensor | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -67,7 +73,7 @@ class PackedWeight:
     @property
     def nbytes(self) -> int:
         """Bytes in memory, scales included."""
-        owned = [self.panels, self.channel_scale, *self.part_scales]
+        owned = [self.panels, self.channel_scale, *self.part_scales, self.tiles, self.decode_scale]
         if self.stored is not None:
             owned.append(_values(self.stored))
             if isinstance(self.stored, NVFP4Weight):
@@ -77,17 +83,21 @@ class PackedWeight:
 
 
 @torch.no_grad()
-def pack(weight: Weight | Sequence[Weight], device: torch.device | str = "cpu") -> PackedWeight:
+def pack(
+    weight: Weight | Sequence[Weight], device: torch.device | str = "cpu", *, for_gpu: bool | None = None
+) -> PackedWeight:
     """Packs one weight, or several of one precision and width merged along their outputs.
 
     Args:
         weight: [out, in], or a sequence of such: a float tensor, ``FP8Weight`` or ``NVFP4Weight``. Global
             scales of merged NVFP4 weights may differ.
         device: Where the packed weight is to be.
+        for_gpu: Whether in the form that the matrix units of a GPU read, wherever it lies; None: by its
+            device.
 
     Returns:
-        On a CPU 16 outputs at a time, so up to 15 rows of padding, and for NVFP4 four bytes an output for the
-        global scale.
+        For a CPU 16 outputs at a time, so up to 15 rows of padding, and for NVFP4 four bytes an output for
+        the global scale.
 
     Raises:
         ShapeError: There is no weight, or precisions, dtypes or widths differ.
@@ -98,8 +108,10 @@ def pack(weight: Weight | Sequence[Weight], device: torch.device | str = "cpu") 
     rows = tuple(part.shape[0] for part in parts)
     scales, channel_scale = _scales(parts)
     merged = _merge(parts, device)
-    is_tiled = device.type == "cpu" and precision is Precision.NVFP4 and _reads_tiles()
-    panels = _panels(merged, is_tiled) if device.type == "cpu" and dtype in (torch.bfloat16, None) else None
+    for_gpu = device.type == "cuda" if for_gpu is None else for_gpu
+    in_panels = device.type == "cpu" and not for_gpu and dtype in (torch.bfloat16, None)
+    is_tiled = in_panels and precision is Precision.NVFP4 and _reads_tiles()
+    panels = _panels(merged, is_tiled) if in_panels else None
     if channel_scale is not None:
         padding = layout.PANEL * layout.num_panels(len(channel_scale)) - len(channel_scale)
         channel_scale = F.pad(channel_scale, (0, padding)).to(device)
@@ -115,7 +127,15 @@ def pack(weight: Weight | Sequence[Weight], device: torch.device | str = "cpu") 
         stored=merged if panels is None else None,
         channel_scale=channel_scale,
         part_scales=tuple(scale.to(device) for scale in scales),
+        **(_for_matrix_units(merged, scales) if for_gpu and isinstance(merged, NVFP4Weight) else {}),
     )
+
+
+def _for_matrix_units(merged: NVFP4Weight, scales: Sequence[Tensor]) -> dict[str, Tensor | None]:
+    """What a GPU reads beside the codes of an NVFP4 weight."""
+    is_shared = all(torch.equal(scale, scales[0]) for scale in scales)
+    shared = merged.encode_scale.float().reciprocal().view(1) if is_shared else None
+    return {"tiles": swizzle(merged.block_scale.view(torch.uint8)), "decode_scale": shared}
 
 
 def unpack(packed: PackedWeight) -> tuple[Weight, ...]:

@@ -20,6 +20,7 @@ from torch import Tensor
 from ocrquant.errors import ModelError
 from ocrquant.formats import Precision
 from ocrquant.kernels.linear import PackedWeight, linear, pack
+from ocrquant.kernels.matmul.arch import has_nvfp4_units
 from ocrquant.kernels.operand import OperandSpec
 from ocrquant.kernels.selection import choices
 from ocrquant.models.weights import LinearWeight, WeightReader
@@ -207,6 +208,7 @@ class LinearFactory:
             plain=any(spec.plain for spec in specs),
             fp8=any(spec.fp8 for spec in specs),
             nvfp4_encode_scale=scales[0] if scales else None,
+            swizzles=bool(scales) and has_nvfp4_units(self._reader.device),
         )
         return self._workspace.operand(name, width, union)
 
@@ -231,7 +233,8 @@ class LinearFactory:
         if precision is Precision.FP8:
             return OperandSpec(plain=False, fp8=True, nvfp4_encode_scale=None)
         scale = self._reader.input_encode_scale(name)
-        return OperandSpec(plain=False, fp8=False, nvfp4_encode_scale=scale)
+        swizzles = has_nvfp4_units(self._reader.device)
+        return OperandSpec(plain=False, fp8=False, nvfp4_encode_scale=scale, swizzles=swizzles)
 
     def _record(
         self, product: str, run: list[tuple[str, LinearWeight]], packed: PackedWeight, spec: OperandSpec

@@ -1,0 +1,64 @@
+"""The table of products: every one is served, by what the architecture can do, and for a stated reason."""
+
+from typing import get_args
+
+import pytest
+
+from ocrquant.kernels.matmul import table
+from ocrquant.kernels.matmul.arch import ARCHES
+from ocrquant.kernels.matmul.library import IMPLEMENTATIONS
+from ocrquant.kernels.matmul.table import FORMS, RULES, Form, Product, choose, refusals
+
+
+def served(form, arch, outputs=256, inputs=512, *, is_wide=False):
+    return choose(Product(form, outputs, inputs, is_wide), ARCHES[arch]).implementation
+
+
+def test_every_form_has_rules_and_every_implementation_a_rule():
+    assert set(FORMS) == set(get_args(Form)) == {rule.form for rule in RULES}
+    assert set(IMPLEMENTATIONS) == {rule.implementation for rule in RULES}
+    assert all(rule.reason for rule in RULES)
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("sizes", [(256, 512), (1, 16), (7, 48), (248320, 4096)])
+@pytest.mark.parametrize("is_wide", [False, True])
+def test_every_product_is_served(arch, form, sizes, is_wide):
+    assert choose(Product(form, *sizes, is_wide), ARCHES[arch]).form == form
+
+
+def test_matrix_units_are_used_where_they_are():
+    assert served("fp8 x fp8", "sm_90a") == served("fp8 x fp8", "sm_100a") == "scaled_mm rows"
+    assert served("fp8 x fp8", "sm_80") == "decode"
+    assert served("nvfp4 x nvfp4", "sm_100a") == served("nvfp4 x nvfp4", "sm_120a") == "scaled_mm blocks"
+    assert served("nvfp4 x nvfp4", "sm_90a") == "decode"
+
+
+def test_sizes_and_results_that_libraries_refuse_go_elsewhere():
+    assert served("fp8 x fp8", "sm_100a", is_wide=True) == "scaled_mm sums"
+    assert served("fp8 x fp8", "sm_100a", outputs=40) == "decode"
+    assert served("nvfp4 x nvfp4", "sm_100a", inputs=48) == "decode"
+    assert served("nvfp4 x nvfp4", "sm_100a", is_wide=True) == "scaled_mm blocks"
+
+
+def test_what_does_not_serve_says_why():
+    arch = ARCHES["sm_90a"]
+    ((rule, why),) = refusals(Product("nvfp4 x nvfp4", 256, 512), arch)
+    assert (rule.implementation, why) == ("scaled_mm blocks", "sm_90a has no nvfp4 matrix units")
+    found = dict(
+        (rule.implementation, why) for rule, why in refusals(Product("fp8 x fp8", 40, 512, True), arch)
+    )
+    assert found == {
+        "scaled_mm rows": "writes bf16 only",
+        "scaled_mm sums": "40 outputs are no multiple of 16",
+    }
+
+
+def test_a_package_that_is_missing_is_named(monkeypatch):
+    rule = table.Rule(form="bf16 x bf16", implementation="mm", reason="faster", module="no_such_package")
+    monkeypatch.setattr(table, "RULES", (rule, *RULES))
+    product, arch = Product("bf16 x bf16", 16, 16), ARCHES["sm_100a"]
+    assert list(refusals(product, arch)) == [(rule, "no_such_package is not installed")]
+    choose.cache_clear()
+    assert choose(product, arch).module == ""
