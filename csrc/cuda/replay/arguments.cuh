@@ -28,4 +28,16 @@ struct ReplayWindow {
     int32_t accepted;       // whether a fold takes the rows in
 };
 
+// Cursors of a pool and what a step accepted.
+struct CursorMove {
+    int32_t* base;       // [slots]
+    int32_t* write_pos;  // [slots]
+    int32_t* flush;      // [slots]
+    int32_t* flushes;    // [slots]
+    const int32_t* slots;     // [N], below zero: padding
+    const int32_t* accepted;  // [N] or null: one row each, which a fold has taken in
+    int32_t requests, size, history, window;
+    int32_t reset;
+};
+
 }  // namespace ocrquant

@@ -22,6 +22,7 @@ from ocrquant.kernels.cuda.conversions import convert, swizzle_scales
 from ocrquant.kernels.cuda.forms import Forms, swizzled_shape
 from ocrquant.kernels.cuda.library import architecture, library, missing_reason
 from ocrquant.kernels.cuda.producers import gated_rms_norm, quantize, silu_mul
+from ocrquant.kernels.cuda.replay import move_cursors, replay_rows
 
 __all__ = [
     "ARCHITECTURES",
@@ -36,7 +37,9 @@ __all__ = [
     "library",
     "missing_compiler",
     "missing_reason",
+    "move_cursors",
     "quantize",
+    "replay_rows",
     "silu_mul",
     "swizzle_scales",
     "swizzled_shape",

@@ -1,4 +1,4 @@
-"""What the launchers of csrc/cuda take, as ctypes see it: two structures and a table of signatures.
+"""What the launchers of csrc/cuda take, as ctypes see it: the structures and a table of signatures.
 
 Mirrors csrc/cuda/produce/operand.cuh and csrc/cuda/replay/arguments.cuh; a library whose structures have
 other sizes is refused when it is loaded. Knows bytes; knows no tensors.
@@ -10,7 +10,7 @@ import ctypes
 from collections.abc import Mapping
 from types import MappingProxyType
 
-__all__ = ["SIGNATURES", "SIZES", "OperandOut", "ReplayWindow"]
+__all__ = ["SIGNATURES", "SIZES", "CursorMove", "OperandOut", "ReplayWindow"]
 
 _POINTER, _LONG, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_float
 
@@ -78,10 +78,23 @@ class ReplayWindow(ctypes.Structure):
     )
 
 
-_OPERAND, _REPLAY = ctypes.POINTER(OperandOut), ctypes.POINTER(ReplayWindow)
+class CursorMove(ctypes.Structure):
+    """Cursors of a pool and what a step accepted."""
+
+    _fields_ = (
+        *[(name, _POINTER) for name in ("base", "write_pos", "flush", "flushes", "slots", "accepted")],
+        *[(name, _INT) for name in ("requests", "size", "history", "window", "reset")],
+    )
+
+
+_OPERAND, _REPLAY, _MOVE = (ctypes.POINTER(kind) for kind in (OperandOut, ReplayWindow, CursorMove))
 
 SIZES: Mapping[str, type[ctypes.Structure]] = MappingProxyType(
-    {"ocrquant_operand_bytes": OperandOut, "ocrquant_replay_bytes": ReplayWindow}
+    {
+        "ocrquant_operand_bytes": OperandOut,
+        "ocrquant_replay_bytes": ReplayWindow,
+        "ocrquant_move_bytes": CursorMove,
+    }
 )
 """Functions of a library that tell the size of a structure."""
 
@@ -92,6 +105,8 @@ SIGNATURES: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "quantize": (_POINTER, _LONG, _OPERAND),
         "silu_mul": (_POINTER, _LONG, _OPERAND),
         "gated_rms_norm": (_POINTER, _LONG, _POINTER, _LONG, _POINTER, _LONG, _FLOAT, _OPERAND),
+        "replay_window": (_REPLAY, _INT),
+        "move_cursors": (_MOVE,),
     }
 )
 """Arguments of each launcher, without the stream that comes last."""

@@ -40,7 +40,17 @@ ARCHITECTURES: Mapping[str, tuple[int, int]] = MappingProxyType({"sm_90a": (9, 0
 # Without --fmad=false the compiler fuses a product and a sum where the source does not say so, and the device
 # would round otherwise than the definition.
 _NVCC = ("-std=c++17", "-O3", "--fmad=false", "-Xptxas", "-v", "-shared", "-Xcompiler", "-fPIC", "--keep")
-_HOST = ("-std=c++17", "-O2", "-ffp-contract=off", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror")
+_HOST = (
+    "-std=c++17",
+    "-O2",
+    "-ffp-contract=off",
+    "-fno-strict-aliasing",
+    "-fPIC",
+    "-shared",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+)
 _HOST_ONLY = ("-Wno-unknown-pragmas", "-DOCRQUANT_EMULATED", "-x", "c++")
 
 

@@ -61,9 +61,9 @@ class Library:
             fix = "pass what the op's docstring says, or look for an earlier kernel that failed"
             raise DeviceError(f"CUDA kernel {name}", expected="a launch", given=given, fix=fix)
 
-    def emulate_backwards(self, is_backwards: bool) -> None:
-        """Emulated only: whether a block's threads run from the last to the first."""
-        self._handle.ocrquant_emulate_backwards(int(is_backwards))
+    def emulate(self, *, is_backwards: bool = False, ignores_barriers: bool = False) -> None:
+        """Emulated only: in which order a block's threads run, and whether they wait at its barriers."""
+        self._handle.ocrquant_emulate(int(is_backwards), int(ignores_barriers))
 
 
 @cache

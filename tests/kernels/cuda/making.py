@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 
@@ -14,11 +14,20 @@ needs_gpu = pytest.mark.skipif(bool(missing_reason("cuda")), reason=missing_reas
 
 
 @contextmanager
-def backwards() -> Iterator[None]:
-    """Emulated threads of a block run from the last to the first: other results, if a barrier is missing."""
+def _emulating(**how: bool) -> Iterator[None]:
     emulated = library("cpu")
-    emulated.emulate_backwards(True)
+    emulated.emulate(**how)
     try:
         yield
     finally:
-        emulated.emulate_backwards(False)
+        emulated.emulate()
+
+
+def backwards() -> AbstractContextManager[None]:
+    """Emulated threads of a block run from the last to the first: other results, if a barrier is missing."""
+    return _emulating(is_backwards=True)
+
+
+def without_barriers() -> AbstractContextManager[None]:
+    """Emulated threads of a block do not wait for one another: a fault in every kernel that has a barrier."""
+    return _emulating(ignores_barriers=True)
