@@ -40,7 +40,7 @@ BENCHMARKS: Mapping[str, Entry] = MappingProxyType(
             "layer": "linears of one decoder layer of Qwen3.5-9B shape in bf16, FP8 and NVFP4",
             "model": "decoding with a random model of Qwen3.5-0.8B shape, bf16 and quantized",
             "metadata": "host time of a step's metadata against building it for groups of layers",
-            "state": "recurrent states in windows of drafts, native and ReplaySSM; drift over a long answer",
+            "state": "recurrent states in windows of drafts: snapshots, rows done again, ReplaySSM; drift",
             "correctness": "greedy text of the engine against transformers, of a batch against one by one",
             "soak": "thousands of requests with cancellations, a full queue and preemptions",
             "memory": "a random model of 9 GB scored block by block: peak memory against the forecast",

@@ -1,4 +1,4 @@
-"""Recurrent states while drafts are verified: a state for each token (native) against records (ReplaySSM).
+"""Recurrent states while drafts are verified: a state for each token against rows done again and ReplaySSM.
 
 One step verifies a window for every request and commits what was accepted, which is drawn at random, the same
 for both. Bytes are those of states and records, counted from what each implementation reads and writes; rows,
@@ -7,9 +7,9 @@ convolution tails and outputs are the same for both and left out. Also the drift
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import torch
 from pydantic import Field
@@ -19,7 +19,7 @@ from ocrquant.bench.machine import READ_BYTES, ReadProbe
 from ocrquant.bench.report import BenchSettings, Report
 from ocrquant.bench.threads import use_threads
 from ocrquant.bench.timing import Estimate, interleave, median_interval, ratio
-from ocrquant.engine.state import NativePool, ReplayPool, StatePool
+from ocrquant.engine.state import NativePool, ReplayPool, SnapshotPool, StatePool
 from ocrquant.engine.state.drift import measure_drift
 from ocrquant.models.spec import StateSpec
 from ocrquant.models.step import Classes, DeltaInputs, Rows, StateMetadata
@@ -71,6 +71,10 @@ def run(settings: Settings, repeats: int) -> Report:
     return report
 
 
+_Kind: TypeAlias = type[NativePool] | type[ReplayPool] | type[SnapshotPool]
+_POOLS: Mapping[str, _Kind] = {"snapshot": SnapshotPool, "native": NativePool, "replay": ReplayPool}
+
+
 @dataclass(slots=True)
 class _Arm:
     """One way of keeping states; goes on with the same requests from call to call.
@@ -99,15 +103,13 @@ class _Arm:
 def _measure(settings: Settings, count: int, probe: ReadProbe, repeats: int) -> dict[str, object]:
     generator = torch.Generator().manual_seed(count)
     accepted = torch.randint(1, settings.window + 1, (settings.steps, count), generator=generator).int()
-    arms = {
-        "native": _make_arm(settings, NativePool, accepted),
-        "replay": _make_arm(settings, ReplayPool, accepted),
-    }
+    arms = {name: _make_arm(settings, kind, accepted) for name, kind in _POOLS.items()}
     seconds = interleave({"read": probe, **arms}, repeats=repeats, warmup=1)
     calls = repeats + 1
     found: dict[str, object] = {
         "read_bytes_per_s": median_interval(seconds["read"]).inverse(probe.num_bytes),
-        "native over replay": ratio(seconds["native"], seconds["replay"]),
+        "snapshot over native": ratio(seconds["snapshot"], seconds["native"]),
+        "snapshot over replay": ratio(seconds["snapshot"], seconds["replay"]),
     }
     for name, arm in arms.items():
         step_bytes = arm.num_bytes / (calls * settings.steps)
@@ -121,7 +123,7 @@ def _measure(settings: Settings, count: int, probe: ReadProbe, repeats: int) -> 
     return found
 
 
-def _make_arm(settings: Settings, kind: type[NativePool] | type[ReplayPool], accepted: Tensor) -> _Arm:
+def _make_arm(settings: Settings, kind: _Kind, accepted: Tensor) -> _Arm:
     count, window = accepted.shape[1], settings.window
     spec = StateSpec(
         num_layers=1,
@@ -164,13 +166,19 @@ def _make_arm(settings: Settings, kind: type[NativePool] | type[ReplayPool], acc
 def _moved(pool: StatePool, accepted: Tensor) -> int:
     """Bytes of states and records that the next step and its commit read and write.
 
-    Native: the state is read, one is written for each row, and the one behind the last accepted row is
-    copied. Records: the state is read, what is recorded is read, a record is written for each row, and where
-    a slot is folded its state is written.
+    Snapshot: the state is read, one is written for each row, and the one behind the last accepted row is
+    copied. Native: the state is read and a record is written for each row; for what is accepted the records
+    are read and the state is read and written. Replay: the state is read, what is recorded is read, a record
+    is written for each row, and where a slot is folded its state is written.
     """
     count, state = len(accepted), pool.state[0, 0].nbytes
-    if not isinstance(pool, ReplayPool):
+    if isinstance(pool, SnapshotPool):
         return count * state * (1 + pool.window + 2)
+    if isinstance(pool, NativePool):
+        records = pool.records.layer(0)
+        row = sum(part[0, 0].nbytes for part in (records.k, records.u, records.decay))
+        return count * (3 * state + pool.window * row) + int(accepted.sum()) * row
+    assert isinstance(pool, ReplayPool), "no other pool is measured"
     record = sum(ring[0, 0].nbytes for ring in (pool.u, pool.k, pool.log_gate)) // pool.size
     recorded, folds = (int(c[:count].sum()) for c in (pool.cursors.write_pos, pool.cursors.flush))
     return count * (state + pool.window * record) + recorded * record + folds * state

@@ -22,7 +22,7 @@ from ocrquant.engine.engine import Engine
 from ocrquant.engine.memory import MemoryReport, resident_bytes
 from ocrquant.engine.runner import ModelRunner
 from ocrquant.engine.source import CheckpointSource, StoredWeights
-from ocrquant.engine.state import NativePool, ReplayPool, StatePool
+from ocrquant.engine.state import NativePool, ReplayPool, SnapshotPool, StatePool
 from ocrquant.engine.vocabulary import read_vocabulary
 from ocrquant.errors import EngineError, ModelError
 from ocrquant.json_files import read_json
@@ -39,8 +39,9 @@ __all__ = ["DTYPES", "Runtime", "RuntimeSettings", "Speculation", "StateKind", "
 Speculation = Literal["off", "ngram", "drafter"]
 """What guesses tokens."""
 
-StateKind = Literal["native", "replay"]
-"""How recurrent states are kept: as they are, or as a checkpoint with records (ReplaySSM)."""
+StateKind = Literal["native", "replay", "snapshot"]
+"""How recurrent states are kept: as they are, with what is accepted of guesses done again; as a checkpoint
+with records (ReplaySSM); or as they are, with a state more for each guess."""
 
 DTYPES: Mapping[str, torch.dtype] = {
     "bf16": torch.bfloat16,
@@ -304,7 +305,7 @@ def _make_state(
 ) -> StatePool | None:
     if spec.state is None:
         return None
-    pool = {"native": NativePool, "replay": ReplayPool}[settings.state]
+    pool = {"native": NativePool, "replay": ReplayPool, "snapshot": SnapshotPool}[settings.state]
     made: StatePool = pool(
         spec.state,
         num_slots=config.state_rows,

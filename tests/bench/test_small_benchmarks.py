@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ocrquant.bench.state import _moved
-from ocrquant.engine.state import NativePool, ReplayPool
+from ocrquant.engine.state import NativePool, ReplayPool, SnapshotPool
 from ocrquant.models.spec import StateSpec
 from tests.bench.running import is_estimate, result_of
 
@@ -21,13 +21,15 @@ def test_states_of_every_number_of_requests_and_drift(capsys):
     small = ("requests=[2]", "window=4", "steps=3", "key_heads=1", "value_heads=2", "head_dim=32")
     data = result_of(capsys, "state", *small, "drift_tokens=40", "probe_bytes=65536")
     found = data["results"]["2 requests"]
-    assert is_estimate(found["native over replay"])
-    for arm in ("native", "replay"):
+    assert is_estimate(found["snapshot over native"])
+    assert is_estimate(found["snapshot over replay"])
+    for arm in ("snapshot", "native", "replay"):
         assert is_estimate(found[arm]["seconds"])
         assert is_estimate(found[arm]["bytes_per_s"])
     state = 2 * 32 * 32 * 4
-    assert found["native"]["bytes_per_step"] == 2 * state * (1 + 4 + 2)
-    assert state * 2 < found["replay"]["bytes_per_step"] < found["native"]["bytes_per_step"]
+    assert found["snapshot"]["bytes_per_step"] == 2 * state * (1 + 4 + 2)
+    for arm in ("native", "replay"):
+        assert state * 2 < found[arm]["bytes_per_step"] < found["snapshot"]["bytes_per_step"]
     assert [row["form"] for row in data["results"]["drift"]] == ["plain fp32", "replay fp32", "replay bf16"]
 
 
@@ -40,7 +42,11 @@ def test_bytes_of_records_by_hand():
     pool.cursors.write_pos[:] = torch.tensor([5, 2, 9])
     pool.cursors.flush[:] = torch.tensor([1, 0, 1])
     assert _moved(pool, accepted) == 2 * (state + 4 * record) + 7 * record + state
-    assert _moved(NativePool(spec, num_slots=3, max_rows=8, window=4), accepted) == 2 * state * 7
+    assert _moved(SnapshotPool(spec, num_slots=3, max_rows=8, window=4), accepted) == 2 * state * 7
+    # The state is read, then read and written where rows are done again; four rows noted, some read.
+    noted, native = 2 * (8 + 4 + 1) * 4, NativePool(spec, num_slots=3, max_rows=8, window=4)
+    some = torch.tensor([1, 3], dtype=torch.int32)
+    assert _moved(native, some) == 2 * (3 * state + 4 * noted) + 4 * noted
 
 
 @pytest.mark.parametrize("crops", [3])

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "attention/tiles.h"
+#include "common/vec.h"
 
 namespace ocrquant::OCRQUANT_ISA::attention {
 
@@ -224,7 +225,8 @@ inline void write_rows(const Rows& rows, const Part& sum, float v_scale) {
         uint16_t* out = rows.out + row / rows.group * rows.out_row + row % rows.group * rows.dim;
         const float* from = sum.out + r * rows.padded();
         const float factor = rows.keys_of(r) > 0 ? v_scale / sum.total[r] : 0.f;
-        for (int64_t d = 0; d < rows.dim; ++d) out[d] = to_bf16(from[d] * factor);
+        for (int64_t d = 0; d < rows.padded(); d += LANES) store(sum.out + r * rows.padded() + d, mul(load(from + d), all(factor)));
+        narrow_row(from, rows.dim, out);
     }
 }
 

@@ -99,6 +99,21 @@ inline U16x16 packed(U32 low, U32 high) {
 
 inline U16x16 narrow(F32 low, F32 high) { return packed(round_up_there(low) >> 16, round_up_there(high) >> 16); }
 
+// A row rounded to bf16, sixteen at a time; one by one the loop over `to_bf16` takes three times as long.
+inline void narrow_row(const float* from, int64_t count, uint16_t* to) {
+    for (int64_t i = 0; i < count; i += 2 * VEC) {
+        if (i + 2 * VEC <= count) {
+            const U16x16 both = narrow(load_as<F32>(from + i), load_as<F32>(from + i + VEC));
+            std::memcpy(to + i, &both, sizeof(both));
+        } else {
+            float rest[2 * VEC] = {};
+            std::memcpy(rest, from + i, size_t(count - i) * sizeof(float));
+            const U16x16 both = narrow(load_as<F32>(rest), load_as<F32>(rest + VEC));
+            std::memcpy(to + i, &both, size_t(count - i) * sizeof(uint16_t));
+        }
+    }
+}
+
 inline F32 within(F32 a, float low, float high) { return smaller(splat(high), larger(splat(low), a)); }
 
 // a * 2^n, n in the low bits of `shifted`; as 2^(n-1) twice over, since n reaches 128.

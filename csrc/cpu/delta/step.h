@@ -6,6 +6,7 @@
 // runs over K in order, one fused step after the other: `accumulate` in products.h gives the same bits.
 #pragma once
 
+#include "common/vec.h"
 #include "delta/terms.h"
 
 namespace ocrquant::OCRQUANT_ISA::delta {
@@ -70,18 +71,26 @@ inline void add_scaled(const float* x, float scale, int64_t count, float* to) {
 }
 
 inline void write_bf16(const float* from, int64_t count, uint16_t* to) {
-    for (int64_t i = 0; i < count; ++i) to[i] = to_bf16(from[i]);
+    narrow_row(from, count, to);
 }
 
-// The whole token with its terms at hand: k, q [K], v [V]. Leaves the output in `out` and u in `u`, and uses hk, [V] each.
+// What a token reads of the state before it, with its terms at hand: k, q [K], v [V]. Leaves the output in `out` and u in `u`, and
+// uses hk, [V] each.
 template <class Value>
-inline void advance(const float* from, float* to, int64_t key_dim, int64_t value_dim, float decay, float beta,
-                    const float* k, const float* q, const Value* v, float* hk, float* out, float* u) {
+inline void read_rows(const float* from, int64_t key_dim, int64_t value_dim, float decay, float beta, const float* k,
+                      const float* q, const Value* v, float* hk, float* out, float* u) {
     read_state<2>(from, key_dim, value_dim, {k, q}, {hk, out});
     scaled(hk, decay, value_dim, hk);
     written_value(v, beta, hk, value_dim, u);
     scaled(out, decay, value_dim, out);
     add_scaled(u, dot(k, q, key_dim), value_dim, out);
+}
+
+// The whole token; arguments as for read_rows.
+template <class Value>
+inline void advance(const float* from, float* to, int64_t key_dim, int64_t value_dim, float decay, float beta,
+                    const float* k, const float* q, const Value* v, float* hk, float* out, float* u) {
+    read_rows(from, key_dim, value_dim, decay, beta, k, q, v, hk, out, u);
     update_state(from, to, key_dim, value_dim, decay, k, u);
 }
 

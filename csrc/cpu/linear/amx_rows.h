@@ -26,6 +26,11 @@ inline __m256i block_in_bf16(const uint8_t* codes, uint8_t scale) {
     return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(value), 16));
 }
 
+// Whether the tiles are read from the rows as they lie: bf16 rows of whole tiles, all in one.
+inline bool lie_in_tiles(const LinearArgs& args) {
+    return args.kind == LinearKind::bf16 && args.rows <= TILE_ROWS && args.in_features % TILE_COLUMNS == 0;
+}
+
 // Pairs of columns of row `row` of the arguments, to row `place` of tiles that begin at `x`; tiles are `step` bytes apart from
 // 32 columns to the next ones.
 inline void prepare_pairs(const LinearArgs& args, int64_t row, uint8_t* x, int64_t step, const RowTiles& tiles, int64_t place) {

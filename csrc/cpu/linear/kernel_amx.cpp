@@ -23,6 +23,7 @@ struct Job {
     int64_t first_row;     // of the prepared rows
     int64_t rows;          // prepared, with those of zeros
     const uint8_t* x;      // [steps][rows] of LINE bytes, in tiles
+    int64_t x_step, x_row; // bytes from 32 columns to the next ones, and from row to row of a tile
     const float* factors;  // [rows]
     float alpha;
 };
@@ -118,9 +119,10 @@ void chunk(const Job& job, const uint8_t* x, const uint8_t* w, const RowTiles& t
     const bool is_left = args.tiles;
     const int64_t columns = smaller(CHUNK, job.columns - k), full = columns / TILE_COLUMNS, rest = columns % TILE_COLUMNS;
     Place place;
-    place.x = x + k / TILE_COLUMNS * job.rows * LINE;
-    place.x_step = job.rows * LINE;
-    place.x_stride = place.c_stride = is_left ? tiles.height * 4 : LINE;
+    place.x = x + k / TILE_COLUMNS * job.x_step;
+    place.x_step = job.x_step;
+    place.x_stride = is_left ? tiles.height * 4 : job.x_row;
+    place.c_stride = is_left ? tiles.height * 4 : LINE;
     place.w = w + panel_bytes(args, k);
     place.w_panel = job.panel_bytes;
     place.w_step = panel_bytes(args, TILE_COLUMNS);
@@ -191,6 +193,17 @@ void run_task(const Job& job, int64_t begin, int64_t rows, int64_t first_panel, 
     for (int64_t p = 0; p < panels; ++p) finish_panel(job, tiles, sums + p * panel_sums, begin, rows, first_panel + p);
 }
 
+// All panels of the prepared rows.
+void run_tasks(const Job& job, int64_t rows, bool serial) {
+    const int64_t panels = ceil_div(job.args.out_features, PANEL), row_blocks = ceil_div(rows, ROW_BLOCK);
+    const int64_t together = panels_of_task(panels, job.panel_bytes, row_blocks, TOGETHER, MOST_PANELS);
+    const int64_t groups = ceil_div(panels, together);
+    parallel_for(row_blocks * groups, serial, [&](int64_t task) {
+        const int64_t begin = task / groups * ROW_BLOCK, panel = task % groups * together;
+        run_task(job, begin, smaller(ROW_BLOCK, rows - begin), panel, smaller(together, panels - panel));
+    });
+}
+
 // Row `r` of a piece whose last block of rows begins at `last`.
 float prepare(const LinearArgs& args, int64_t row, uint8_t* x, int64_t step, int64_t last, const RowTiles& last_tiles, int64_t r) {
     if (!args.tiles) {
@@ -207,6 +220,11 @@ void run_rows(const LinearArgs& args, int64_t first_row, int64_t rows, bool seri
     const int64_t last = (rows - 1) / ROW_BLOCK * ROW_BLOCK;
     const RowTiles last_tiles(rows - last);
     const int64_t padded = last + last_tiles.rows(), step_bytes = padded * LINE;
+    if (lie_in_tiles(args)) {
+        const float factors[TILE_ROWS] = {};  // of no use to bf16
+        const Job job{args, columns, panel_bytes(args, columns), 0, rows, args.x, LINE, columns * 2, factors, 1.0f};
+        return run_tasks(job, rows, serial);
+    }
     uint8_t* const x = static_cast<uint8_t*>(scratch(rows_slot, steps * step_bytes));
     float* const factors = static_cast<float*>(scratch(factors_slot, rows * int64_t(sizeof(float))));
     for (int64_t step = 0; step < steps && rows < padded; ++step)
@@ -216,14 +234,7 @@ void run_rows(const LinearArgs& args, int64_t first_row, int64_t rows, bool seri
         factors[r] = prepare(args, first_row + r, x, step_bytes, last, last_tiles, r);
     });
     const float alpha = args.kind == LinearKind::nvfp4 ? 1.0f / args.encode_scale[0] : 1.0f;
-    const Job job{args, columns, panel_bytes(args, columns), first_row, padded, x, factors, alpha};
-    const int64_t panels = ceil_div(args.out_features, PANEL), row_blocks = ceil_div(rows, ROW_BLOCK);
-    const int64_t together = panels_of_task(panels, job.panel_bytes, row_blocks, TOGETHER, MOST_PANELS);
-    const int64_t groups = ceil_div(panels, together);
-    parallel_for(row_blocks * groups, serial, [&](int64_t task) {
-        const int64_t begin = task / groups * ROW_BLOCK, panel = task % groups * together;
-        run_task(job, begin, smaller(ROW_BLOCK, rows - begin), panel, smaller(together, panels - panel));
-    });
+    run_tasks(Job{args, columns, panel_bytes(args, columns), first_row, padded, x, step_bytes, LINE, factors, alpha}, rows, serial);
 }
 
 }  // namespace

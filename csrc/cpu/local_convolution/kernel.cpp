@@ -3,15 +3,22 @@
 #include "common/isa.h"
 #include "common/numbers.h"
 #include "common/pool.h"
+#include "common/vec.h"
 #include "local_convolution/args.h"
 
 namespace ocrquant::OCRQUANT_ISA {
 
 namespace {
 
-// sum[c] of one tap over the channels of one group.
+// sum[c] += (base[c] + added) * y[c] over the channels of one group.
 inline void add_tap(const uint16_t* y, const uint16_t* base, float added, int64_t count, float* sum) {
-    for (int64_t c = 0; c < count; ++c) sum[c] += (from_bf16(base[c]) + added) * from_bf16(y[c]);
+    int64_t c = 0;
+    for (; c + VEC <= count; c += VEC) {
+        const F32 kernel = widen(load_as<U16>(base + c)) + added;
+        const F32 result = load_as<F32>(sum + c) + kernel * widen(load_as<U16>(y + c));
+        std::memcpy(sum + c, &result, sizeof(result));
+    }
+    for (; c < count; ++c) sum[c] += (from_bf16(base[c]) + added) * from_bf16(y[c]);
 }
 
 }  // namespace
@@ -29,7 +36,7 @@ void local_convolution(const LocalConvolutionArgs& a) {
                 add_tap(a.y + (r - t) * a.width + c, a.base + t * a.width + c, from_bf16(added[g]), a.group, sum + c);
             }
         }
-        for (int64_t c = 0; c < a.width; ++c) a.out[r * a.width + c] = to_bf16(sum[c]);
+        narrow_row(sum, a.width, a.out + r * a.width);
     });
 }
 

@@ -1,4 +1,4 @@
-"""States kept as they are, with one state for each drafted token while a window is open."""
+"""States kept as they are; of a window it is noted what each row does, and what is accepted is done again."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from ocrquant.engine.state.base import StatePool, StateSnapshot, request_count
+from ocrquant.kernels.gated_delta_redo import WindowRecords, record_window, redo_window
 from ocrquant.kernels.gated_delta_rows import gated_delta_rows
-from ocrquant.kernels.gated_delta_window import gated_delta_window
-from ocrquant.kernels.window_commit import commit_state
 from ocrquant.models.spec import StateSpec
 from ocrquant.models.step import DeltaInputs, StateMetadata
 
@@ -18,8 +17,8 @@ __all__ = ["NativePool"]
 class NativePool(StatePool):
     """States token by token: every row's result is that of a request alone, bit for bit, drafted or not.
 
-    A window writes a whole state for each of its tokens; `commit` copies the one behind the last accepted
-    token. Arguments as for `StatePool`.
+    A window notes a key, a value and a decay for each of its tokens; `commit` does the accepted ones again,
+    by the same steps. Arguments as for `StatePool`.
     """
 
     def __init__(
@@ -42,9 +41,14 @@ class NativePool(StatePool):
             device=device,
             state_dtype=state_dtype,
         )
-        layers, slots, *heads = self.state.shape
-        drafted = window if window > 1 else 0
-        self.states = torch.zeros(layers, slots, drafted, *heads, dtype=state_dtype, device=self.device)
+        layers, slots, heads, key_dim, value_dim = self.state.shape
+        shape = (layers, slots, window if window > 1 else 0, heads)
+
+        def zeros(*sizes: int) -> Tensor:
+            return torch.zeros(*shape, *sizes, dtype=state_dtype, device=self.device)
+
+        self.records = WindowRecords(zeros(key_dim), zeros(value_dim), zeros())
+        self._by_layer = [self.records.layer(number) for number in range(layers)]
 
     def _advance(
         self, layer: int, mixed: Tensor, inputs: DeltaInputs, meta: StateMetadata, out: Tensor
@@ -54,19 +58,21 @@ class NativePool(StatePool):
         if request_count(classes.drafted):
             some = classes.drafted.requests
             starts = meta.q_start[some.start : some.stop + 1]
-            gated_delta_window(*rule, self.states[layer], starts, meta.slots[some], out, inputs.key_heads)
+            record_window(*rule, self._by_layer[layer], starts, meta.slots[some], out, inputs.key_heads)
         if request_count(classes.decode) or request_count(classes.prefill):
             some = slice(classes.decode.requests.start, classes.prefill.requests.stop)
             starts = meta.q_start[some.start : some.stop + 1]
             gated_delta_rows(*rule, starts, meta.slots[some], meta.fresh[some], out, inputs.key_heads)
 
     def _commit(self, slots: Tensor, accepted: Tensor) -> None:
-        commit_state(self.state, self.states, slots, accepted)
+        redo_window(self.state, self.records, slots, accepted)
 
     def slot_tensors(self, slot: int) -> dict[str, Tensor]:
         """See `StatePool`."""
-        names = ("state", "tail", "inputs", "states")
-        return {name: getattr(self, name)[:, slot] for name in names}
+        found: dict[str, Tensor] = {
+            name: getattr(self, name)[:, slot] for name in ("state", "tail", "inputs")
+        }
+        return found | {name: getattr(self.records, name)[:, slot] for name in ("k", "u", "decay")}
 
     def snapshot(self, slot: int) -> StateSnapshot:
         """See `StatePool`."""

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ocrquant.engine.state import NativePool, ReplayPool, StatePool
+from ocrquant.engine.state import NativePool, ReplayPool, SnapshotPool, StatePool
 from tests.engine.state.making import SPEC, Layer, Part, alone, make_layers, step
 
 F64 = torch.float64
@@ -20,6 +20,7 @@ def pools(window: int) -> dict[str, StatePool]:
     least = 1 if window == 1 else 2 * window
     return {
         "native": NativePool(SPEC, **kind),
+        "snapshot": SnapshotPool(SPEC, **kind),
         "replay, least history": ReplayPool(SPEC, history=least, **kind),
         "replay, odd history": ReplayPool(SPEC, history=2 * window + 3, **kind),
         "replay, ring that is full": ReplayPool(SPEC, history=max(4 * window, 8), **kind),

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ocrquant.engine.state import NativePool, ReplayPool
+from ocrquant.engine.state import NativePool, ReplayPool, SnapshotPool
 from ocrquant.engine.state.replay import default_history
 from ocrquant.errors import EngineError
 from tests.engine.state.making import SPEC, Part, i32, make_layers, step
 
-POOLS = [NativePool, ReplayPool]
+POOLS = [NativePool, ReplayPool, SnapshotPool]
 
 
 @pytest.mark.parametrize("pool_class", POOLS)
@@ -53,6 +53,9 @@ def test_bytes_per_slot_by_hand():
     native = NativePool(SPEC, num_slots=3, max_rows=4)
     assert native.bytes_per_slot == layers * (state + tail)
     drafted = NativePool(SPEC, num_slots=3, max_rows=4, window=4)
+    noted = heads * (dim + dim + 1) * 4
+    assert drafted.bytes_per_slot == layers * (state + tail + 4 * (channels * 2 + noted))
+    drafted = SnapshotPool(SPEC, num_slots=3, max_rows=4, window=4)
     assert drafted.bytes_per_slot == layers * (5 * state + tail + 4 * channels * 2)
     replay = ReplayPool(SPEC, num_slots=3, max_rows=4, window=4, history=12)
     ring = 16 * (heads * dim + groups * dim + heads) * 4

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ocrquant.engine.state import NativePool, ReplayPool, StatePool
+from ocrquant.engine.state import NativePool, ReplayPool, SnapshotPool, StatePool
 from ocrquant.kernels import program
 from ocrquant.kernels.extension import missing_reason
 from ocrquant.kernels.selection import count_launches
@@ -23,15 +23,18 @@ def same_bits(a: list[Tensor], b: list[Tensor]) -> bool:
     return all(torch.equal(x.view(torch.int16), y.view(torch.int16)) for x, y in zip(a, b, strict=True))
 
 
+PLAIN = {"native": NativePool, "snapshot": SnapshotPool}
+
+
 def make(kind: str, window: int = 4, slots: int = 6) -> StatePool:
     common = {"num_slots": slots, "max_rows": 128, "window": window}
-    if kind == "native":
-        return NativePool(SPEC, **common)
+    if kind in PLAIN:
+        return PLAIN[kind](SPEC, **common)
     history = 1 if window == 1 else 3 * window
     return ReplayPool(SPEC, history=history, record_dtype=BF16 if kind == "replay, bf16" else None, **common)
 
 
-KINDS = ["native", "replay", "replay, bf16"]
+KINDS = [*PLAIN, "replay", "replay, bf16"]
 
 
 def serve(
@@ -165,7 +168,7 @@ def test_a_commit_costs_the_same_however_many_layers(kind: str):
         spec = StateSpec(
             num_layers=num_layers, key_heads=2, value_heads=4, key_dim=16, value_dim=16, conv_taps=4
         )
-        pool_class = NativePool if kind == "native" else ReplayPool
+        pool_class = PLAIN.get(kind, ReplayPool)
         pool = pool_class(spec, num_slots=3, max_rows=32, window=4)
         layers = make_layers(1, 20, BF16, spec)
         step(pool, layers, prefill=[Part(0, 1, 0, 5)])
