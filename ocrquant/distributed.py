@@ -15,9 +15,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ocrquant.errors import EnvironmentVariableError, OcrQuantError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["Ranks", "is_first_process", "local_index", "ranks"]
 
@@ -94,6 +97,23 @@ class Ranks:
                 raise item.error
         return found
 
+    def average(self, tensors: Sequence[Tensor]) -> None:
+        """Replaces tensors by their means over all processes, which hold tensors of the same shapes.
+
+        Args:
+            tensors: float32, on any device; changed in place.
+        """
+        if self.count == 1 or not tensors:
+            return
+        import torch
+        import torch.distributed as dist
+
+        flat = torch.cat([tensor.flatten().cpu() for tensor in tensors])
+        dist.all_reduce(flat)
+        flat /= self.count
+        for tensor, mean in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
+            tensor.copy_(mean.view_as(tensor))
+
     def wait(self) -> None:
         """Returns when all processes have come here."""
         self.gather(None)
@@ -164,6 +184,6 @@ def ranks() -> Ranks:
         import torch.distributed as dist
 
         dist.init_process_group("gloo", rank=index, world_size=count, timeout=_PATIENCE)
-        # Its threads have to be joined before the interpreter goes; left to static destructors they sometimes abort it.
+        # Its threads have to be joined before the interpreter goes: static destructors may abort on them.
         atexit.register(dist.destroy_process_group)
     return Ranks(index, count)

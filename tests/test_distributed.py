@@ -34,7 +34,7 @@ try:
         here.wait()
         here.gather("nobody comes here")
 except Exception as error:
-    # One write: under torchrun (python -u) print writes the text and its newline apart, and two processes' lines mix.
+    # One write: under torchrun (python -u) print writes text and newline apart, and two processes' lines mix.
     sys.stdout.write(f"{{here.index}} {{type(error).__name__}}: {{error}}\\n")
 """
 

@@ -14,6 +14,7 @@ import typer
 from ocrquant import __version__
 from ocrquant.cli.checkpoints import inspect, verify
 from ocrquant.cli.doctor import doctor
+from ocrquant.cli.drafter import drafter_app
 from ocrquant.cli.options import Adopt, Device, Generic, Overrides, RecipeFile, RecipeOrRun, Server, reported
 from ocrquant.cli.planning import assign
 
@@ -28,6 +29,7 @@ pages_app = typer.Typer(help="Make pages out of your own documents.", no_args_is
 app.add_typer(pages_app, name="pages")
 recipe_app = typer.Typer(help="Look at recipes as they are resolved.", no_args_is_help=True)
 app.add_typer(recipe_app, name="recipe")
+app.add_typer(drafter_app, name="drafter")
 
 
 def _print_version(value: bool) -> None:

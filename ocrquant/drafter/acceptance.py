@@ -7,7 +7,9 @@ equals them. So the walk of draft, verify, accept over an answer can be counted 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,8 +20,8 @@ from ocrquant.drafter.store import TargetSequence
 
 __all__ = ["Acceptance", "draft_all", "lengths", "measure_acceptance", "walk"]
 
-_ANCHORS = 64
-"""Blocks that are drafted at a time."""
+_ANCHORS = 16
+"""Blocks that are drafted at a time; the attention among them grows with the square."""
 
 
 @dataclass(slots=True)
@@ -29,15 +31,29 @@ class Acceptance:
     Attributes:
         num_tokens: Emitted after the first token of each answer, which comes with the prompt.
         num_steps: Verifications by the target.
+        survived: At place j the steps whose first j + 1 drafts were all accepted.
     """
 
     num_tokens: int = 0
     num_steps: int = 0
+    survived: list[int] = field(default_factory=list)
 
     @property
     def length(self) -> float:
         """Tokens that one verification emits on average: accepted drafts and the target's own one."""
         return self.num_tokens / self.num_steps if self.num_steps else float("nan")
+
+    def add(self, other: Acceptance) -> None:
+        """Counts other answers with these."""
+        self.num_tokens += other.num_tokens
+        self.num_steps += other.num_steps
+        pairs = zip_longest(self.survived, other.survived, fillvalue=0)
+        self.survived = [one + two for one, two in pairs]
+
+    def record(self) -> dict[str, Any]:
+        """For a file: length, and by place the share of steps whose drafts were right up to there."""
+        shares = [round(count / max(1, self.num_steps), 4) for count in self.survived]
+        return {"length": round(self.length, 3), "steps": self.num_steps, "survival": shares}
 
 
 def walk(tokens: Tensor, answer_start: int, drafts: Tensor) -> Acceptance:
@@ -48,7 +64,7 @@ def walk(tokens: Tensor, answer_start: int, drafts: Tensor) -> Acceptance:
         answer_start: Place of the first token of the answer, which is known before the first step.
         drafts: int64 [anchors, S], the draft from each place of the answer but the last.
     """
-    found, place = Acceptance(), answer_start
+    found, place = Acceptance(survived=[0] * drafts.shape[1]), answer_start
     while place < len(tokens) - 1:
         truth = tokens[place + 1 : place + 1 + drafts.shape[1]]
         draft = drafts[place - answer_start][: len(truth)]
@@ -57,6 +73,8 @@ def walk(tokens: Tensor, answer_start: int, drafts: Tensor) -> Acceptance:
         emitted = min(accepted + 1, len(tokens) - 1 - place)
         found.num_tokens += emitted
         found.num_steps += 1
+        for slot in range(accepted):
+            found.survived[slot] += 1
         place += emitted
     return found
 
@@ -89,9 +107,7 @@ def measure_acceptance(
         both = zip(("unary", "selected"), draft_all(model, sequence, embedding, head), strict=True)
         for way, drafts in both:
             total = found.setdefault(sequence.kind, {}).setdefault(way, Acceptance())
-            one = walk(sequence.tokens, sequence.answer_start, drafts)
-            total.num_tokens += one.num_tokens
-            total.num_steps += one.num_steps
+            total.add(walk(sequence.tokens, sequence.answer_start, drafts))
     return found
 
 

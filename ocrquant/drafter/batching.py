@@ -79,13 +79,14 @@ def collate(
 
 
 def plan_batches(
-    files: Sequence[FeatureFile], max_rows: int, generator: torch.Generator
+    files: Sequence[FeatureFile], max_rows: int, block_rows: int, generator: torch.Generator
 ) -> Iterator[list[tuple[int, int]]]:
     """One pass over all sequences in random order, in batches of similar length.
 
     Args:
         files: The cache.
-        max_rows: Most context tokens of a batch, padding counted.
+        max_rows: Most tokens of a batch, of context and of blocks, padding counted.
+        block_rows: Tokens of the blocks of a sequence.
         generator: Of the order.
 
     Yields:
@@ -98,7 +99,7 @@ def plan_batches(
     for first in range(0, len(order), pool):
         batch: list[tuple[int, int]] = []
         for length, file, index in sorted(lengths[i] for i in order[first : first + pool]):
-            if batch and (len(batch) + 1) * length > max_rows:
+            if batch and (len(batch) + 1) * (length + block_rows) > max_rows:
                 batches.append(batch)
                 batch = []
             batch.append((file, index))

@@ -5,7 +5,10 @@ Knows names and files. Refuses a drafter that was made for another target.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -19,10 +22,18 @@ from ocrquant.models.drafter.target import require_target
 __all__ = ["load_drafter", "require_target", "save_drafter"]
 
 WEIGHTS = "model.safetensors"
+ACCEPTANCE = "acceptance.json"
 
 
-def save_drafter(model: DraftModel, folder: Path) -> None:
+def save_drafter(
+    model: DraftModel, folder: Path, acceptance: Mapping[str, Mapping[str, Any]] | None = None
+) -> None:
     """Writes a drafter in bf16, as a whole or not at all.
+
+    Args:
+        model: The drafter.
+        folder: Where it goes.
+        acceptance: How it drafts on held-out pages by kind of page and way; ``acceptance.json``.
 
     Raises:
         OutputError: The folder is not writable or the disk is full.
@@ -33,6 +44,9 @@ def save_drafter(model: DraftModel, folder: Path) -> None:
     with atomic_folder(folder) as temporary:
         save_file(tensors, temporary / WEIGHTS, metadata={"format": "pt"})
         (temporary / "config.json").write_text(model.config.render(), encoding="utf-8")
+        if acceptance is not None:
+            text = json.dumps(acceptance, indent=1) + "\n"
+            (temporary / ACCEPTANCE).write_text(text, encoding="utf-8")
 
 
 def load_drafter(folder: Path, *, dtype: torch.dtype = torch.float32) -> DraftModel:

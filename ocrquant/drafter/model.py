@@ -49,11 +49,11 @@ class DraftModel(nn.Module):
         self.config = config
         hidden = config.hidden_size
         self.fc = nn.Linear(len(config.target_layer_ids) * hidden, hidden, bias=False)
-        self.hidden_norm = nn.RMSNorm(hidden, config.rms_norm_eps)
+        self.hidden_norm = _Norm(hidden, config.rms_norm_eps)
         self.layers = nn.ModuleList(
             _Layer(config, kind == "sliding_attention") for kind in config.layer_types
         )
-        self.norm = nn.RMSNorm(hidden, config.rms_norm_eps)
+        self.norm = _Norm(hidden, config.rms_norm_eps)
         self.selector = None
         if config.selector_rank is not None and config.selector_top_k is not None:
             self.selector = CandidateSelector(
@@ -78,7 +78,7 @@ class _Places:
     Attributes:
         context: cos and sin [C, head_dim] of the context.
         block: cos and sin [S, A, N, head_dim] of the blocks.
-        full: bool [S, A, N, C + N], what a full layer sees.
+        full: [S, 1, A * N, C + A * N], 0 where a full layer sees and -inf where not.
         sliding: The same of a sliding layer.
     """
 
@@ -99,14 +99,21 @@ class _Places:
         own = torch.ones(count, count, dtype=torch.bool, device=device)
         if config.block_attention == "causal":
             own = own.tril()
-        own = own.expand(*positions.shape, count)
-        full = torch.cat([before, own], -1)
+        full = _mask(before, own)
         sliding = full
         if config.sliding_window is not None:
             first = blocks.anchors.unsqueeze(-1) if config.window_lower == "anchor" else positions + 1
             inside = seen >= (first - config.sliding_window).unsqueeze(-1)
-            sliding = torch.cat([before & inside, own], -1)
+            sliding = _mask(before & inside, own)
         return cls(_rotary(seen, config), _rotary(positions, config), full, sliding)
+
+
+def _mask(context: Tensor, own: Tensor) -> Tensor:
+    """float32 [S, 1, A * N, C + A * N] of what a block sees, of bool [S, A, N, C] and of its own, [N, N]."""
+    blocks = torch.eye(context.shape[1], dtype=torch.bool, device=own.device)
+    among = torch.kron(blocks, own).expand(len(context), -1, -1)
+    seen = torch.cat([context.flatten(1, 2), among], -1).unsqueeze(1)
+    return torch.zeros(seen.shape, device=own.device).masked_fill_(~seen, float("-inf"))
 
 
 def _rotary(positions: Tensor, config: DrafterConfig) -> tuple[Tensor, Tensor]:
@@ -120,6 +127,14 @@ def _rotate(x: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:
     first, second = x.chunk(2, -1)
     cos, sin = tables
     return x * cos.to(x.dtype) + torch.cat([-second, first], -1) * sin.to(x.dtype)
+
+
+class _Norm(nn.RMSNorm):
+    """RMSNorm with its weight in the type of what it norms, which torch has a fused kernel for."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert self.weight is not None
+        return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
 
 
 class _Attention(nn.Module):
@@ -137,32 +152,25 @@ class _Attention(nn.Module):
         self.k_proj = nn.Linear(hidden, self.num_kv * width, bias=False)
         self.v_proj = nn.Linear(hidden, self.num_kv * width, bias=False)
         self.o_proj = nn.Linear(self.num_heads * width, hidden, bias=False)
-        self.q_norm = nn.RMSNorm(width, config.rms_norm_eps)
-        self.k_norm = nn.RMSNorm(width, config.rms_norm_eps)
+        self.q_norm = _Norm(width, config.rms_norm_eps)
+        self.k_norm = _Norm(width, config.rms_norm_eps)
 
     def forward(self, y: Tensor, context: Tensor, places: _Places, visible: Tensor) -> Tensor:
         """[S, A, N, hidden] of blocks y [S, A, N, hidden] over context [S, C, hidden]."""
-        sequences, blocks, count, _ = y.shape
+        _, blocks, count, _ = y.shape
         q = _heads(self.q_norm, self.q_proj(y), self.width, _spread(places.block))
         k = _heads(self.k_norm, self.k_proj(y), self.width, _spread(places.block))
         v = self.v_proj(y).unflatten(-1, (self.num_kv, self.width)).transpose(-2, -3)
         past_k = _heads(self.k_norm, self.k_proj(context), self.width, places.context)
         past_v = self.v_proj(context).unflatten(-1, (self.num_kv, self.width)).transpose(-2, -3)
-        # Query heads of one key head side by side, all blocks of a sequence as one row of queries.
+        # All blocks of a sequence as one row of queries and, behind the context, one row of keys.
+        keys = torch.cat([past_k, k.transpose(1, 2).flatten(2, 3)], 2)
+        values = torch.cat([past_v, v.transpose(1, 2).flatten(2, 3)], 2)
         share = self.num_heads // self.num_kv
-        q = q.unflatten(2, (self.num_kv, share))  # [S, A, kv, share, N, d]
-        rows = q.permute(0, 2, 1, 3, 4, 5).reshape(sequences, self.num_kv, -1, self.width)
-        past = (rows @ past_k.transpose(-1, -2)).unflatten(2, (blocks, share, count))
-        past = past.permute(0, 2, 1, 3, 4, 5)  # [S, A, kv, share, N, C]
-        own = q @ k.unsqueeze(3).transpose(-1, -2)  # [S, A, kv, share, N, N]
-        scores = torch.cat([past, own], -1) * self.width**-0.5
-        hidden_from = ~visible[:, :, None, None]
-        weights = scores.float().masked_fill(hidden_from, float("-inf")).softmax(-1).to(q.dtype)
-        length = context.shape[1]
-        seen = weights[..., :length].permute(0, 2, 1, 3, 4, 5).reshape(sequences, self.num_kv, -1, length)
-        out = (seen @ past_v).unflatten(2, (blocks, share, count)).permute(0, 2, 1, 3, 4, 5)
-        out = out + weights[..., length:] @ v.unsqueeze(3)
-        merged = out.flatten(2, 3).transpose(-2, -3).flatten(-2)
+        keys, values = (x.repeat_interleave(share, 1) for x in (keys, values))
+        rows = q.transpose(1, 2).flatten(2, 3)  # [S, heads, A * N, d]
+        out = F.scaled_dot_product_attention(rows, keys, values, visible.to(rows.dtype))
+        merged = out.transpose(1, 2).flatten(2).unflatten(1, (blocks, count))
         projected: Tensor = self.o_proj(merged)
         return projected
 
@@ -197,9 +205,9 @@ class _Layer(nn.Module):
         super().__init__()
         self._is_sliding = is_sliding
         hidden, eps = config.hidden_size, config.rms_norm_eps
-        self.input_layernorm = nn.RMSNorm(hidden, eps)
+        self.input_layernorm = _Norm(hidden, eps)
         self.self_attn = _Attention(config)
-        self.post_attention_layernorm = nn.RMSNorm(hidden, eps)
+        self.post_attention_layernorm = _Norm(hidden, eps)
         self.mlp = _Mlp(config)
         self.attention_conv: LocalConvolution | None = None
         self.mlp_conv: LocalConvolution | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 from ocrquant.artifacts.atomic import atomic_path
 from ocrquant.errors import ArtifactError
 
-__all__ = ["FeatureFile", "TargetSequence", "shard_files", "write_shard"]
+__all__ = ["FeatureFile", "FeatureFolder", "TargetSequence", "shard_files", "write_shard"]
 
 _PATTERN = "features-*.safetensors"
 
@@ -117,3 +118,20 @@ class FeatureFile:
 
     def __iter__(self) -> Iterator[TargetSequence]:
         return (self[index] for index in range(len(self)))
+
+
+class FeatureFolder:
+    """All sequences of a folder, read one at a time whenever somebody goes through them.
+
+    Args:
+        folder: With files of features.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._files = [FeatureFile(path) for path in shard_files(folder)]
+
+    def __len__(self) -> int:
+        return sum(map(len, self._files))
+
+    def __iter__(self) -> Iterator[TargetSequence]:
+        return chain.from_iterable(self._files)

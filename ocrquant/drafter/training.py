@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ocrquant.artifacts.atomic import atomic_path
+from ocrquant.distributed import ranks
 from ocrquant.drafter.acceptance import lengths, measure_acceptance
 from ocrquant.drafter.batching import Batch, anchor_places, collate, plan_batches
 from ocrquant.drafter.config import DrafterConfig
@@ -26,6 +27,7 @@ from ocrquant.drafter.model import DraftModel
 from ocrquant.drafter.objective import block_loss
 from ocrquant.drafter.store import FeatureFile, TargetSequence, shard_files
 from ocrquant.drafter.target import TargetEnds
+from ocrquant.errors import PagesError
 
 __all__ = ["Schedule", "Trainer"]
 
@@ -39,17 +41,17 @@ class Schedule:
         muon_rate: Learning rate of the matrices of the layers.
         adam_rate: That of all else.
         warm_up: Part of the steps over which the rate rises.
-        max_rows: Context tokens of a batch.
+        max_rows: Tokens of a batch, of context and of blocks.
         max_anchors: Blocks of a sequence.
         decay: See `objective.slot_weights`.
         seed: Of order, anchors and fresh weights.
     """
 
     num_steps: int
-    muon_rate: float = 3e-3
-    adam_rate: float = 1.5e-3
+    muon_rate: float = 2e-2
+    adam_rate: float = 5e-3
     warm_up: float = 0.04
-    max_rows: int = 2048
+    max_rows: int = 6144
     max_anchors: int = 16
     decay: float = 7.0
     seed: int = 0
@@ -95,6 +97,7 @@ class Trainer:
         schedule: How long and how fast.
         start: Drafter whose weights are taken over as far as they go: DFlash2 begins as its DFlash.
         device: Where to compute.
+        say: Takes a line of progress.
     """
 
     def __init__(
@@ -102,12 +105,13 @@ class Trainer:
         config: DrafterConfig,
         ends: TargetEnds,
         features: Sequence[Path],
-        heldout: Sequence[TargetSequence],
+        heldout: Iterable[TargetSequence],
         out: Path,
         schedule: Schedule,
         *,
         start: Path | None = None,
         device: str = "cpu",
+        say: Callable[[str], object] = lambda text: None,
     ) -> None:
         self.out, self.schedule, self.device = out, schedule, torch.device(device)
         out.mkdir(parents=True, exist_ok=True)
@@ -117,7 +121,7 @@ class Trainer:
             self._take_over(start)
         self.model.to(self.device)
         self.embedding, self.head = ends.embedding, ends.head.to(self.device)
-        self.heldout, self._features = heldout, features
+        self.heldout, self._features, self._say = heldout, features, say
         self.optimizers = optimizers(self.model, schedule)
         self._rates = [[group["lr"] for group in o.param_groups] for o in self.optimizers]
         self.num_done = 0
@@ -140,7 +144,9 @@ class Trainer:
         self._passes = _Passes(**saved["passes"])
 
     def save(self) -> None:
-        """Writes the checkpoint, and the drafter as it is now."""
+        """Writes the checkpoint, and the drafter as it is now; the first of several processes does so."""
+        if not ranks().is_first:
+            return
         state: dict[str, Any] = {
             "model": self.model.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
@@ -154,6 +160,8 @@ class Trainer:
     def train(self, *, save_every: float = 300.0, log_every: int = 100) -> None:
         """Goes on until the schedule is over.
 
+        Each of several processes takes a batch of its own in every step, and their gradients are averaged.
+
         Args:
             save_every: Seconds between checkpoints, each with a measurement of acceptance.
             log_every: Steps between lines of the log.
@@ -162,16 +170,25 @@ class Trainer:
         sums: list[tuple[float, float]] = []
         while self.num_done < self.schedule.num_steps:
             files = [FeatureFile(path) for folder in self._features for path in shard_files(folder)]
-            order = list(plan_batches(files, self.schedule.max_rows, self._draw(self._passes.done, 0)))
-            for places in order[self._passes.batches :]:
+            block_rows = self.schedule.max_anchors * self.model.config.block_size
+            draw = self._draw(self._passes.done, 0)
+            order = list(plan_batches(files, self.schedule.max_rows, block_rows, draw))
+            here = ranks()
+            if len(order) < here.count:
+                fix = "take more pages, or fewer processes"
+                raise PagesError(
+                    "pages to learn from", expected=f"{here.count} batches", given=len(order), fix=fix
+                )
+            for first in range(self._passes.batches, len(order) - here.count + 1, here.count):
+                places = order[first + here.index]
                 sums.append(self._step(self._batch([files[f][i] for f, i in places])))
                 self.num_done += 1
-                self._passes.batches += 1
+                self._passes.batches += here.count
                 if self.num_done % log_every == 0:
                     self._log(sums, time.monotonic() - began)
                     sums = []
                 is_over = self.num_done >= self.schedule.num_steps
-                if is_over or time.monotonic() - saved > save_every:
+                if here.is_first and (is_over or time.monotonic() - saved > save_every):
                     self.save()
                     self._log_acceptance()
                     saved = time.monotonic()
@@ -184,7 +201,8 @@ class Trainer:
         return torch.Generator().manual_seed(self.schedule.seed + 2 * number + purpose)
 
     def _batch(self, sequences: Sequence[TargetSequence]) -> Batch:
-        anchors, generator = [], self._draw(self.num_done, 1)
+        here = ranks()
+        anchors, generator = [], self._draw(self.num_done * here.count + here.index, 1)
         for sequence in sequences:
             places = anchor_places(sequence)
             order = torch.randperm(len(places), generator=generator)[: self.schedule.max_anchors]
@@ -198,16 +216,21 @@ class Trainer:
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate * factor
             optimizer.zero_grad(set_to_none=True)
-        hidden = self.model(batch.blocks)
-        unary, selected = block_loss(self.model, hidden, self.head, batch, self.schedule.decay)
+        # Products in bf16, weights and sums in fp32; the losses see fp32 logits.
+        with torch.autocast(self.device.type, torch.bfloat16):
+            hidden = self.model(batch.blocks)
+            unary, selected = block_loss(self.model, hidden, self.head, batch, self.schedule.decay)
         loss: Tensor = unary if selected is None else unary + selected
         loss.backward()
+        ranks().average([p.grad for p in self.model.parameters() if p.grad is not None])
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         for optimizer in self.optimizers:
             optimizer.step()
         return unary.item(), float("nan") if selected is None else selected.item()
 
     def _log(self, sums: Sequence[tuple[float, float]], seconds: float) -> None:
+        if not ranks().is_first:
+            return
         unary, selected = (sum(column) / len(sums) for column in zip(*sums, strict=True))
         self._write(
             {"step": self.num_done, "loss": unary, "selector": selected, "seconds": round(seconds, 1)}
@@ -223,3 +246,13 @@ class Trainer:
     def _write(self, record: dict[str, Any]) -> None:
         with (self.out / "log.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
+        self._say(_line(record))
+
+
+def _line(record: dict[str, Any]) -> str:
+    """A record of the log for people."""
+    if "acceptance" in record:
+        shown = ", ".join(f"{name} {value:.2f}" for name, value in record["acceptance"].items())
+        return f"step {record['step']:,}: tokens a step on held-out pages: {shown}"
+    selector = "" if math.isnan(record["selector"]) else f", selector {record['selector']:.3f}"
+    return f"step {record['step']:,}: loss {record['loss']:.3f}{selector}, {record['seconds']:.0f} s"

@@ -145,7 +145,9 @@ def _nearest(location: tuple[str | int, ...]) -> tuple[list[str], str | None]:
     near = difflib.get_close_matches(unknown, fields, n=1) or [f for f in fields if unknown in f]
     if near:
         return fields, near[0]
-    elsewhere = {path.rsplit(".", 1)[-1]: path for path in _paths(Recipe)}
+    # Of several keys of one name the least deep one, and the first of those.
+    deepest_first = sorted(reversed(list(_paths(Recipe))), key=lambda path: -path.count("."))
+    elsewhere = {path.rsplit(".", 1)[-1]: path for path in deepest_first}
     near = difflib.get_close_matches(unknown, elsewhere, n=1, cutoff=0.75)
     return fields, elsewhere[near[0]] if near else None
 

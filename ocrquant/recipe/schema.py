@@ -14,6 +14,7 @@ import yaml
 from pydantic import AfterValidator, Field, model_validator
 
 from ocrquant.formats import Precision
+from ocrquant.recipe.drafter_section import DrafterSection
 from ocrquant.recipe.sections import (
     AssignSection,
     EvaluateSection,
@@ -31,8 +32,8 @@ from ocrquant.recipe.sections import (
 
 __all__ = ["Recipe"]
 
-# Where a run happens and what it is called do not change its result.
-_NOT_IN_DIGEST = frozenset({"output", "device"})
+# Where a run happens and what it is called do not change its result; a drafter has a record of its own.
+_NOT_IN_DIGEST = frozenset({"output", "device", "drafter"})
 # Section -> keys that decide how a result is computed, but not what it is.
 _NOT_IN_SECTION_DIGEST: dict[str, set[str]] = {"model": {"residency"}}
 
@@ -63,6 +64,7 @@ class Recipe(Section):
     export: ExportSection = ExportSection()
     evaluate: EvaluateSection = EvaluateSection()
     gate: GateSection | None = None
+    drafter: DrafterSection | None = None
     output: str = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -104,7 +106,8 @@ class Recipe(Section):
     def digest(self) -> str:
         """SHA-256 of everything that the recipe says with all imports, overrides and defaults filled in.
 
-        `output`, `device` and `model.residency` are left out: a run may be moved and go on elsewhere.
+        `output`, `device` and `model.residency` are left out: a run may be moved and go on elsewhere. So is
+        `drafter`: it changes no plan.
         """
         return self.section_digest(*(name for name in type(self).model_fields if name not in _NOT_IN_DIGEST))
 
