@@ -94,8 +94,9 @@ def harvest(
     Raises:
         ModelError: There is no such layer.
     """
-    assert not runtime.runner.num_captures, "a step that was captured before keeps no features"
-    runtime.model.tap(taps)
+    if runtime.model.tapped != taps:
+        assert not runtime.runner.num_captures, "a step that was captured before keeps no features"
+        runtime.model.tap(taps)
     runner = _FeatureRunner(runtime.runner, runtime.model.features)
     engine = Engine(runtime.engine.config, runner, runtime.processor.eos_ids)
     asked = SamplingParams(max_tokens=max_tokens, stop_at_loop=True)

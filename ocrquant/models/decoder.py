@@ -171,6 +171,11 @@ class Decoder:
         self._taps = dict(zip(layers, self._features.split(self.spec.hidden, dim=1), strict=True))
 
     @property
+    def tapped(self) -> tuple[int, ...]:
+        """The layers of the last `tap`; none before it."""
+        return tuple(self._taps)
+
+    @property
     def features(self) -> Tensor:
         """[taps, most rows, hidden]: what `tap` asked for, of the rows of the last step.
 
