@@ -20,6 +20,7 @@ from ocrquant.errors import ArtifactError
 
 __all__ = ["FeatureFile", "FeatureFolder", "TargetSequence", "shard_files", "write_shard"]
 
+_NOTHING = torch.empty(0)
 _PATTERN = "features-*.safetensors"
 
 
@@ -48,7 +49,7 @@ def write_shard(path: Path, sequences: Sequence[TargetSequence]) -> None:
 
     Args:
         path: The file.
-        sequences: At least one.
+        sequences: Perhaps none: a file says that its pages were read.
 
     Raises:
         OutputError: The folder is not writable or the disk is full.
@@ -57,8 +58,9 @@ def write_shard(path: Path, sequences: Sequence[TargetSequence]) -> None:
 
     head = [[s.page, s.kind, len(s.tokens), s.answer_start, len(s.features)] for s in sequences]
     tensors = {
-        "tokens": torch.cat([s.tokens.to(torch.int32) for s in sequences]),
-        "features": torch.cat([s.features for s in sequences]),
+        "tokens": torch.cat([_NOTHING.int(), *(s.tokens.to(torch.int32) for s in sequences)]),
+        # Of no sequence there are no features, whatever their width.
+        "features": torch.cat([s.features for s in sequences]) if sequences else _NOTHING,
     }
     with atomic_path(path) as temporary:
         save_file(tensors, temporary, metadata={"sequences": json.dumps(head)})

@@ -24,7 +24,7 @@ from ocrquant.drafter.target import TargetEnds, read_ends
 from ocrquant.drafter.training import Schedule, Trainer
 from ocrquant.engine.loading import RuntimeSettings, load_runtime
 from ocrquant.engine.preparing import PageTask
-from ocrquant.errors import ArtifactError
+from ocrquant.errors import ArtifactError, PagesError
 from ocrquant.json_files import read_json
 from ocrquant.pages import Page, load_pages, page_digest
 from ocrquant.pipeline.context import Context
@@ -157,6 +157,13 @@ def _cache(lesson: _Lesson, checkpoint: Path, pages: list[Page], config: Drafter
             max_tokens=lesson.context.recipe.evaluate.max_new_tokens,
             title=f"features of {split} pages",
         )
+        if not len(FeatureFolder(folder)):
+            raise PagesError(
+                f"{split} pages for a drafter",
+                expected="whole answers of the checkpoint",
+                given=f"none on {len(tasks)} pages: all failed, ran in circles or were cut short",
+                fix="raise evaluate.max_new_tokens, or look at what ocrquant run reads on them",
+            )
     if ranks().is_first:
         is_done.touch()
     ranks().wait()
