@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
+from ocrquant.drafter.config import DrafterConfig
 from ocrquant.drafter.store import FeatureFolder
 from ocrquant.errors import ArtifactError, PagesError, RecipeError
-from ocrquant.drafter.config import DrafterConfig
 from ocrquant.pipeline import run_recipe
 from ocrquant.pipeline.drafter import train_drafter
 from ocrquant.recipe import load_recipe
