@@ -19,7 +19,6 @@ from ocrquant.kernels.cuda.compiler import (
     missing_compiler,
 )
 from ocrquant.kernels.cuda.conversions import convert, swizzle_scales
-from ocrquant.kernels.cuda.forms import Forms, swizzled_shape
 from ocrquant.kernels.cuda.library import architecture, library, missing_reason
 from ocrquant.kernels.cuda.producers import gated_rms_norm, quantize, silu_mul
 from ocrquant.kernels.cuda.replay import move_cursors, replay_rows
@@ -28,7 +27,6 @@ __all__ = [
     "ARCHITECTURES",
     "EMULATED",
     "Build",
-    "Forms",
     "architecture",
     "architecture_of",
     "build",
@@ -42,5 +40,4 @@ __all__ = [
     "replay_rows",
     "silu_mul",
     "swizzle_scales",
-    "swizzled_shape",
 ]

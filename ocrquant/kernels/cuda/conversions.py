@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ocrquant.formats.scale_layout import swizzled_size
 from ocrquant.kernels.contract import Contract
-from ocrquant.kernels.cuda.forms import swizzled_shape
 from ocrquant.kernels.cuda.library import run
 
 __all__ = ["convert", "swizzle_scales"]
@@ -35,13 +35,13 @@ def convert(x: Tensor, *, is_portable: bool = False) -> tuple[Tensor, Tensor, Te
 
 
 def swizzle_scales(scale: Tensor) -> Tensor:
-    """Block scales in the layout that block-scaled matrix products read, padding zero.
+    """Block scales in the 128x4 layout, padding zero; see `formats.scale_layout.swizzle`.
 
     Args:
         scale: [R, s] of one-byte elements, row-major.
 
     Returns:
-        uint8 [R to a multiple of 128, s to a multiple of 4]; see `swizzled_shape`.
+        uint8 [`swizzled_size`].
 
     Raises:
         ShapeError: scale is not as described.
@@ -49,6 +49,6 @@ def swizzle_scales(scale: Tensor) -> Tensor:
     """
     Contract("swizzle_scales").tensor("scale", scale, "R s", (torch.uint8, torch.float8_e4m3fn))
     rows, scales = scale.shape
-    swizzled = torch.empty(swizzled_shape(rows, 16 * scales), dtype=torch.uint8, device=scale.device)
+    swizzled = torch.empty(swizzled_size(rows, scales), dtype=torch.uint8, device=scale.device)
     run("swizzle_scales", scale.device, scale.data_ptr(), rows, scales, swizzled.data_ptr())
     return swizzled

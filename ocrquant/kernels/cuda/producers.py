@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from ocrquant.kernels.contract import Contract
-from ocrquant.kernels.cuda.forms import Forms
+from ocrquant.kernels.cuda.arguments import OperandOut
 from ocrquant.kernels.cuda.library import run
+from ocrquant.kernels.operand import Operand
 
 __all__ = ["gated_rms_norm", "quantize", "silu_mul"]
 
@@ -23,12 +24,22 @@ _BF16 = torch.bfloat16
 _HEADS = (8, 16, 32, 64, 128, 256)
 
 
-def quantize(x: Tensor, out: Forms) -> None:
-    """Writes rows in every form of `out`; see `quantize_reference`.
+def _structure(out: Operand, rows: int, width: int) -> OperandOut:
+    """An operand as the launchers take it."""
+    is_swizzled = out.nvfp4_swizzled is not None
+    names = ("plain", "fp8", "fp8_scale", "fp8_static", "nvfp4", "encode_scale")
+    tensors = {name: getattr(out, name) for name in names}
+    tensors["nvfp4_scale"] = out.nvfp4_swizzled if is_swizzled else out.nvfp4_scale
+    addresses = {name: None if tensor is None else tensor.data_ptr() for name, tensor in tensors.items()}
+    return OperandOut(**addresses, rows=rows, width=width, is_swizzled=is_swizzled)
+
+
+def quantize(x: Tensor, out: Operand) -> None:
+    """Writes rows into every form of an operand; see `quantize_reference`.
 
     Args:
         x: bf16 [R, w], row stride free.
-        out: Of R rows and width w.
+        out: R rows of width w, any forms.
 
     Raises:
         ShapeError: An argument is not as described.
@@ -36,16 +47,16 @@ def quantize(x: Tensor, out: Forms) -> None:
     """
     contract = Contract("quantize")
     contract.tensor("x", x, "R w", _BF16, strided=True)
-    out.check(contract)
-    run("quantize", x.device, x.data_ptr(), x.stride(0), ctypes.byref(out.structure(*x.shape)))
+    out.check(contract, dtype=_BF16)
+    run("quantize", x.device, x.data_ptr(), x.stride(0), ctypes.byref(_structure(out, *x.shape)))
 
 
-def silu_mul(gate_up: Tensor, out: Forms) -> None:
+def silu_mul(gate_up: Tensor, out: Operand) -> None:
     """Writes ``round(round(silu(gate)) * up)``; see `silu_mul_reference`.
 
     Args:
         gate_up: bf16 [R, 2 w], row stride free; gate is the first half.
-        out: Of R rows and width w.
+        out: R rows of width w, any forms.
 
     Raises:
         ShapeError: An argument is not as described.
@@ -56,12 +67,12 @@ def silu_mul(gate_up: Tensor, out: Forms) -> None:
     rows, twice = gate_up.shape
     contract.require(twice % 2 == 0, "gate_up", "an even width", twice)
     contract.sizes["w"] = twice // 2
-    out.check(contract)
-    structure = out.structure(rows, twice // 2)
+    out.check(contract, dtype=_BF16)
+    structure = _structure(out, rows, twice // 2)
     run("silu_mul", gate_up.device, gate_up.data_ptr(), gate_up.stride(0), ctypes.byref(structure))
 
 
-def gated_rms_norm(o: Tensor, z: Tensor, weight: Tensor, eps: float, out: Forms) -> None:
+def gated_rms_norm(o: Tensor, z: Tensor, weight: Tensor, eps: float, out: Operand) -> None:
     """Normalises each head, gates it and writes it; see `gated_rms_norm_reference`.
 
     Args:
@@ -69,7 +80,7 @@ def gated_rms_norm(o: Tensor, z: Tensor, weight: Tensor, eps: float, out: Forms)
         z: bf16 [R, H V], row stride free.
         weight: float32 [V], V a power of two from 8 to 256.
         eps: Added to the mean square.
-        out: Of R rows and width H V.
+        out: R rows of width H V, any forms.
 
     Raises:
         ShapeError: An argument is not as described.
@@ -82,7 +93,7 @@ def gated_rms_norm(o: Tensor, z: Tensor, weight: Tensor, eps: float, out: Forms)
     head, width = len(weight), o.shape[1]
     contract.require(head in _HEADS, "weight", f"V of {_HEADS}", head)
     contract.require(width % head == 0, "o", f"a width that is a multiple of V = {head}", width)
-    out.check(contract)
-    structure = out.structure(*o.shape)
+    out.check(contract, dtype=_BF16)
+    structure = _structure(out, *o.shape)
     rows = (o.data_ptr(), o.stride(0), z.data_ptr(), z.stride(0))
     run("gated_rms_norm", o.device, *rows, weight.data_ptr(), head, eps, ctypes.byref(structure))

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from ocrquant.errors import ShapeError
 from ocrquant.formats import fp8
-from ocrquant.kernels.cuda import Forms, gated_rms_norm, quantize, silu_mul, swizzle_scales, swizzled_shape
+from ocrquant.kernels.cuda import gated_rms_norm, quantize, silu_mul
 from ocrquant.kernels.gated_rms_norm.reference import gated_rms_norm_reference
-from ocrquant.kernels.operand import Operand
+from ocrquant.kernels.operand import Operand, OperandSpec
 from ocrquant.kernels.quantize.reference import quantize_reference
 from ocrquant.kernels.silu_mul.reference import silu_mul_reference
 from tests.kernels import producing
@@ -32,7 +32,7 @@ CHECKS = (
 
 def norm(head: int) -> Producer:
     return Producer(
-        run=lambda i, out: gated_rms_norm(i["o"], i["z"], i["weight"], EPS, Forms.of(out)),
+        run=lambda i, out: gated_rms_norm(i["o"], i["z"], i["weight"], EPS, out),
         reference=lambda i, out: gated_rms_norm_reference(i["o"], i["z"], i["weight"], EPS, out),
         inputs=lambda rows, width, generator: {
             "o": randn((rows, width), generator),
@@ -46,12 +46,12 @@ def norm(head: int) -> Producer:
 
 PRODUCERS = {
     "quantize": Producer(
-        run=lambda i, out: quantize(i["x"], Forms.of(out)),
+        run=lambda i, out: quantize(i["x"], out),
         reference=lambda i, out: quantize_reference(i["x"], out),
         inputs=lambda rows, width, generator: {"x": randn((rows, width), generator)},
     ),
     "silu_mul": Producer(
-        run=lambda i, out: silu_mul(i["gate_up"], Forms.of(out)),
+        run=lambda i, out: silu_mul(i["gate_up"], out),
         reference=lambda i, out: silu_mul_reference(i["gate_up"], out),
         inputs=lambda rows, width, generator: {"gate_up": randn((rows, 2 * width), generator, 3.0)},
     ),
@@ -80,33 +80,30 @@ def test_no_barrier_is_missing(name: str):
         assert_same(p.produced(inputs, 8 * p.step), forwards)
 
 
-def poisoned(rows: int, width: int, **kinds: object) -> Forms:
-    out = Forms.allocate(rows, width, "cpu", **kinds)  # type: ignore[arg-type]
-    for tensor in (out.plain, out.fp8, out.fp8_scale, out.nvfp4, out.nvfp4_scale):
+def poisoned(rows: int, width: int, spec: OperandSpec) -> Operand:
+    out = spec.allocate(rows, width, BF16, torch.device("cpu"))
+    for name in ("plain", "fp8", "fp8_scale", "nvfp4", "nvfp4_scale", "nvfp4_swizzled"):
+        tensor = getattr(out, name)
         if tensor is not None and tensor.numel():
             tensor.view(torch.uint8).fill_(0xFF)
     return out
 
 
 @pytest.mark.parametrize(("rows", "width"), [(1, 16), (5, 208), (130, 64), (2, 2096)])
-def test_swizzled_scales_are_the_linear_ones_with_zeros_around(rows: int, width: int):
+def test_swizzled_scales_have_zeros_around(rows: int, width: int):
     x = randn((rows, width), torch.Generator().manual_seed(width))
-    out, linear = poisoned(rows, width, encode_scale=ENCODE_SCALE, is_swizzled=True), allocate(rows, width)
+    spec = OperandSpec(nvfp4_encode_scale=ENCODE_SCALE, swizzles=True)
+    out, wanted = poisoned(rows, width, spec), poisoned(rows, width, spec)
     quantize(x, out)
-    quantize_reference(x, linear)
-    assert out.nvfp4 is not None
-    assert out.nvfp4_scale is not None
-    assert linear.nvfp4_scale is not None
-    assert torch.equal(out.nvfp4, linear.nvfp4)
-    assert torch.equal(out.nvfp4_scale, swizzle_scales(linear.nvfp4_scale))
-    assert out.nvfp4_scale.shape == swizzled_shape(rows, width)
+    quantize_reference(x, wanted)
+    assert_same(out, wanted, names=("nvfp4", "nvfp4_swizzled"))
 
 
 @pytest.mark.parametrize("scale", [0.01, 1.0, 3.7])
 @pytest.mark.parametrize("width", [40, 2056])
 def test_one_scale_for_all_tokens(scale: float, width: int):
     x, static = randn((3, width), torch.Generator().manual_seed(1), 4.0), torch.tensor([scale])
-    out = poisoned(3, width, fp8_static=static)
+    out = poisoned(3, width, OperandSpec(fp8=True, fp8_decode_scale=static))
     quantize(x, out)
     assert out.fp8 is not None
     assert torch.equal(out.fp8, fp8.encode(x, static).view(torch.uint8))
@@ -115,7 +112,7 @@ def test_one_scale_for_all_tokens(scale: float, width: int):
 def test_a_row_longer_than_a_block_of_threads():
     x = randn((2, 9008), torch.Generator().manual_seed(2))
     out, wanted = allocate(2, 9008), allocate(2, 9008)
-    quantize(x, Forms.of(out))
+    quantize(x, out)
     quantize_reference(x, wanted)
     assert_same(out, wanted)
 
@@ -124,7 +121,7 @@ def test_by_hand():
     # G = 448 * 6 / 6: the block's scale is 448 G / 448 = 1 in units of 1 / G.
     x = torch.zeros(1, 16, dtype=BF16)
     x[0, :5] = torch.tensor([6.0, -3.0, 0.25, 0.75, -0.1])
-    out = poisoned(1, 16, fp8=True, encode_scale=torch.tensor([448.0]))
+    out = poisoned(1, 16, OperandSpec(fp8=True, nvfp4_encode_scale=torch.tensor([448.0])))
     quantize(x, out)
     assert out.nvfp4_scale is not None
     assert out.nvfp4 is not None
@@ -140,23 +137,18 @@ def test_blocks_at_the_edges(value: float, encode_scale: float):
     x = torch.linspace(-1, 1, 32).to(BF16).view(1, 32)
     x[0, 3] = value
     scale = torch.tensor([encode_scale])
-    out = poisoned(1, 32, encode_scale=scale)
-    wanted = Operand(
-        nvfp4=torch.empty(1, 16, dtype=torch.uint8),
-        nvfp4_scale=torch.empty(1, 2, dtype=torch.uint8),
-        encode_scale=scale,
-    )
+    spec = OperandSpec(nvfp4_encode_scale=scale)
+    out, wanted = poisoned(1, 32, spec), poisoned(1, 32, spec)
     quantize(x, out)
     quantize_reference(x, wanted)
-    assert torch.equal(out.nvfp4_scale, wanted.nvfp4_scale)
-    assert torch.equal(out.nvfp4, wanted.nvfp4)
+    assert_same(out, wanted, names=("nvfp4", "nvfp4_scale"))
 
 
 def test_nan_has_the_codes_of_the_reference():
     x = randn((2, 32), torch.Generator().manual_seed(3))
     x[0, 4], x[1, 17] = torch.nan, -torch.nan
     out, wanted = allocate(2, 32), allocate(2, 32)
-    quantize(x, Forms.of(out))
+    quantize(x, out)
     quantize_reference(x, wanted)
     assert_same(out, wanted, names=("nvfp4", "nvfp4_scale"))
     assert_signless(out.fp8, wanted.fp8)
@@ -172,7 +164,7 @@ def test_an_infinite_row():
     x = randn((2, 32), torch.Generator().manual_seed(3))
     x[0, 4] = torch.inf
     out, wanted = allocate(2, 32), allocate(2, 32)
-    quantize(x, Forms.of(out))
+    quantize(x, out)
     quantize_reference(x, wanted)
     assert_signless(out.fp8, wanted.fp8)
     assert_same(out, wanted, names=("fp8_scale", "nvfp4", "nvfp4_scale"))
@@ -180,11 +172,11 @@ def test_an_infinite_row():
 
 def test_refuses_what_its_contract_excludes():
     x = torch.zeros(2, 24, dtype=BF16)
-    with pytest.raises(ShapeError, match="a width that is a multiple of 16, got 24"):
-        quantize(x, Forms(nvfp4=torch.empty(2, 12, dtype=torch.uint8)))
-    with pytest.raises(ShapeError, match="one of fp8_scale and fp8_static, got neither"):
-        quantize(x, Forms(fp8=torch.empty(2, 24, dtype=torch.uint8)))
+    with pytest.raises(ShapeError, match="encode_scale, and nvfp4_scale or nvfp4_swizzled"):
+        quantize(x, Operand(nvfp4=torch.empty(2, 12, dtype=torch.uint8)))
     with pytest.raises(ShapeError, match=r"V of \(8, 16"):
-        gated_rms_norm(x, x, torch.ones(24), EPS, Forms(plain=x))
+        gated_rms_norm(x, x, torch.ones(24), EPS, Operand(plain=x))
+    with pytest.raises(ShapeError, match="x: expected torch.bfloat16, got torch.float32"):
+        quantize(x.float(), Operand(plain=x))
     with pytest.raises(ShapeError, match="at least one form"):
-        silu_mul(x, Forms())
+        silu_mul(x, Operand())
