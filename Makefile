@@ -1,5 +1,6 @@
 # make quickstart   the whole way on the shipped model and pages
 # make test         everything that continuous integration runs
+# make gpu          everything that only a GPU can tell, in ten minutes; the result goes to ocrquant/bench/results
 # make gpu-compile  every CUDA kernel compiled for every GPU: registers, spills, instructions; needs nvcc, no GPU
 # make consumers    exported checkpoints as vLLM and transformers read them
 # A build of torch for your GPU: make venv TORCH="torch --index-url URL", before anything else.
@@ -16,7 +17,7 @@ PIP = $(BIN)/python -m pip install --quiet --constraint constraints.txt
 INSTALLED := .venv/.installed
 INSTALLED_DEV := .venv/.installed-dev
 
-.PHONY: quickstart test gpu-compile families consumers lint format native venv venv-dev clean
+.PHONY: quickstart test gpu gpu-compile families consumers lint format native venv venv-dev clean
 .DELETE_ON_ERROR:
 
 quickstart: $(INSTALLED)
@@ -24,6 +25,10 @@ quickstart: $(INSTALLED)
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
+
+GPU_ARGS ?=
+gpu: $(INSTALLED_DEV)
+	$(BIN)/ocrquant bench gpu $(GPU_ARGS)
 
 gpu-compile: $(INSTALLED_DEV)
 	$(BIN)/python -m ocrquant.kernels.cuda

@@ -18,7 +18,8 @@ from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
 from ocrquant.bench.weights import INPUT_AMAX, quantize_weight, random_weight
 from ocrquant.engine.config import EngineConfig
-from ocrquant.engine.device import Device
+from ocrquant.engine.cuda_device import open_device
+from ocrquant.engine.drafting import DraftSource
 from ocrquant.engine.engine import Engine
 from ocrquant.engine.memory import resident_bytes
 from ocrquant.engine.runner import ModelRunner
@@ -149,15 +150,18 @@ def text_shapes(sizes: Mapping[str, Any]) -> tuple[Qwen3_5TextConfig, dict[str, 
     }
 
 
-def make_model(sizes: Mapping[str, Any] = PUBLISHED, seed: int = 0) -> RandomModel:
+def make_model(
+    sizes: Mapping[str, Any] = PUBLISHED, seed: int = 0, device: torch.device | str = "cpu"
+) -> RandomModel:
     """Random weights for a text model; every 4th layer has full attention.
 
     Args:
         sizes: Keys of the text configuration.
         seed: Of the weights.
+        device: Where they are made.
     """
     config, shapes = text_shapes(sizes)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(device).manual_seed(seed)
     tensors = {name: random_tensor(name, shape, generator) for name, shape in shapes.items()}
     return RandomModel(config, tensors)
 
@@ -170,18 +174,19 @@ def _sections(rotary_dim: int) -> list[int]:
 
 
 def random_tensor(name: str, shape: Sequence[int], generator: torch.Generator) -> Tensor:
-    """A bf16 tensor of a checkpoint, by what its name says it is."""
+    """A bf16 tensor of a checkpoint, by what its name says it is, where the generator is."""
+    place = generator.device
     if name.endswith("linear_attn.norm.weight"):
-        return torch.ones(shape, dtype=torch.bfloat16)
+        return torch.ones(shape, dtype=torch.bfloat16, device=place)
     if "norm" in name:
         # These multiply by 1 + w.
-        return torch.zeros(shape, dtype=torch.bfloat16)
+        return torch.zeros(shape, dtype=torch.bfloat16, device=place)
     if name.endswith("A_log"):
-        return torch.empty(shape).uniform_(1, 16, generator=generator).log_().bfloat16()
+        return torch.empty(shape, device=place).uniform_(1, 16, generator=generator).log_().bfloat16()
     if name.endswith("dt_bias"):
-        return torch.ones(shape, dtype=torch.bfloat16)
+        return torch.ones(shape, dtype=torch.bfloat16, device=place)
     if name.endswith("conv1d.weight"):
-        return torch.randn(shape, generator=generator).mul_(0.5).bfloat16()
+        return torch.randn(shape, generator=generator, device=place).mul_(0.5).bfloat16()
     return random_weight(shape, generator)
 
 
@@ -228,6 +233,11 @@ def load_random(
     max_positions: int,
     plan: Mapping[str, Precision] | None = None,
     head: Precision = Precision.BF16,
+    *,
+    device: torch.device | str = "cpu",
+    drafts: DraftSource | None = None,
+    window: int = 1,
+    captured: bool = True,
 ) -> LoadedModel:
     """An engine for a random model.
 
@@ -237,6 +247,10 @@ def load_random(
         max_positions: Longest sequence.
         plan: Precision of each group; None leaves all in bf16.
         head: Precision of the output head; unless it is bf16 the head is a weight of its own.
+        device: Where it runs.
+        drafts: Guesses of what comes next.
+        window: Most rows of a request in a step.
+        captured: Whether steps are captured on a GPU.
     """
     tensors, quantized, scales = dict(model.tensors), dict[str, QuantizedWeight](), dict[str, Tensor]()
     chosen = {
@@ -250,7 +264,7 @@ def load_random(
         if precision is Precision.NVFP4:
             scales[linear] = nvfp4.global_encode_scale(torch.tensor([INPUT_AMAX]))
     source = MappingSource(tensors, quantized, scales)
-    place, rows = torch.device("cpu"), max(512, max_requests)
+    place, rows = torch.device(device), max(512, max_requests * window)
     config = model.config(tied=head is Precision.BF16)
     decoder = build_model(config, source, torch.bfloat16, place, max_rows=rows)
     spec = decoder.spec
@@ -261,14 +275,19 @@ def load_random(
         position_axes=spec.position_axes,
         max_requests=max_requests,
         max_step_tokens=rows,
+        max_window=window,
     )
-    state = NativePool(spec.state, num_slots=engine_config.state_rows, max_rows=rows)
-    runner = ModelRunner(decoder, engine_config, Device(place, torch.bfloat16), state)
+    slots = engine_config.state_rows
+    state = NativePool(spec.state, num_slots=slots, max_rows=rows, window=window, device=place)
+    opened = open_device(place, torch.bfloat16)
+    opened.can_capture = opened.can_capture and captured
+    runner = ModelRunner(decoder, engine_config, opened, state)
+    runner.capture_all()
     stored = [*tensors.values(), *quantized.values(), *scales.values()]
     table = 0 if head is Precision.BF16 else tensors[f"{_OURS}embed_tokens.weight"].nbytes
     weight_bytes = resident_bytes(decoder, but=(Workspace,))
     return LoadedModel(
-        engine=Engine(engine_config, runner, ()),
+        engine=Engine(engine_config, runner, (), drafts=drafts),
         stored_bytes=sum(one.nbytes for one in stored),
         weight_bytes=weight_bytes,
         read_bytes=weight_bytes - table,

@@ -29,7 +29,7 @@ class Entry:
 
 ONCE = ("contest", "correctness", "kernels", "memory", "roofline", "soak")
 """Benchmarks that repeat nothing."""
-TABLES = ("kernels", "roofline")
+TABLES = ("gpu", "kernels", "roofline")
 """Benchmarks that print a table."""
 
 BENCHMARKS: Mapping[str, Entry] = MappingProxyType(
@@ -47,6 +47,7 @@ BENCHMARKS: Mapping[str, Entry] = MappingProxyType(
             "workers": "pages prepared by worker processes beside the engine, by number of workers",
             "cost-table": "times of every product of a model in every format, for a plan's budget of time",
             "roofline": "a step of Qwen3.5-9B and 4B shape on a GPU by its stated limits; measures nothing",
+            "gpu": "everything that only a GPU can tell: kernels, tests, decoding one change at a time",
             "export": "a model of Qwen3.5-4B shape exported against a copy of its file: time and memory",
             "sensitivity": "scores of all groups and formats: screened and measured, against whole passes",
             "contest": "our plans against those of ModelOpt's AutoQuantize, on pages that neither saw",

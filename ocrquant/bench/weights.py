@@ -21,9 +21,10 @@ _CHUNK = 1 << 24
 
 def random_weight(shape: Sequence[int], generator: torch.Generator) -> Tensor:
     """bf16, normal numbers; made in parts, so that no float32 copy of a large weight is ever held."""
-    weight = torch.empty(tuple(shape), dtype=torch.bfloat16)
+    weight = torch.empty(tuple(shape), dtype=torch.bfloat16, device=generator.device)
     for part in weight.view(-1).split(_CHUNK):
-        part.copy_(torch.randn(len(part), generator=generator).mul_(STANDARD_DEVIATION))
+        drawn = torch.randn(len(part), generator=generator, device=generator.device)
+        part.copy_(drawn.mul_(STANDARD_DEVIATION))
     return weight
 
 

@@ -35,6 +35,7 @@ __all__ = [
     "obstacle_to_native",
     "obstacle_to_triton",
     "use_native",
+    "without_triton",
 ]
 
 TRITON_OPS: Mapping[str, str] = MappingProxyType(
@@ -71,6 +72,7 @@ class _Watchers(threading.local):
     def __init__(self) -> None:
         self.counters: list[dict[str, int]] = []
         self.references: list[dict[str, Choice]] = []
+        self.has_triton = True
 
 
 _watchers = _Watchers()
@@ -101,6 +103,16 @@ def note_references() -> Iterator[Mapping[str, Choice]]:
         yield noted
     finally:
         _watchers.references.pop()
+
+
+@contextmanager
+def without_triton() -> Iterator[None]:
+    """Ops of this thread run inside the block as if they had no kernel in Triton: what to compare with."""
+    before, _watchers.has_triton = _watchers.has_triton, False
+    try:
+        yield
+    finally:
+        _watchers.has_triton = before
 
 
 def note_choice(op: str, implementation: str, reason: str) -> None:
@@ -157,6 +169,7 @@ def _chosen(
 ) -> Choice:
     for counter in _watchers.counters:
         counter[op] = counter.get(op, 0) + 1
+    has_triton = has_triton and _watchers.has_triton
     # Asked at every call, so the answer to the same question is kept.
     state = (env.kernels(), extension_state())
     question = (op, activation.device, activation.dtype, state, dtypes, has_native, has_triton)

@@ -12,7 +12,7 @@ from ocrquant.kernels.linear.native import linear_native
 from ocrquant.kernels.linear.packed import PackedWeight, Weight, pack, unpack
 from ocrquant.kernels.linear.reference import linear_reference
 from ocrquant.kernels.operand import Operand
-from ocrquant.kernels.selection import note_choice, use_native
+from ocrquant.kernels.selection import implementation, note_choice
 
 __all__ = ["PackedWeight", "Weight", "linear", "pack", "unpack"]
 
@@ -51,7 +51,9 @@ def linear(x: Operand, weight: PackedWeight, out: Tensor, bias: Tensor | None = 
         return
     # Where plain rows are read their dtype decides, elsewhere that of the result.
     decisive = x.plain if is_plain and x.plain is not None else out
-    run = linear_native if use_native("linear", decisive, _NATIVE[is_plain]) else linear_reference
+    run = implementation(
+        "linear", decisive, linear_native, linear_reference, _NATIVE[is_plain], is_for_gpu=x.is_for_gpu
+    )
     run(x, weight, out, bias)
 
 

@@ -11,12 +11,13 @@ from torch import Tensor
 
 from ocrquant.formats import nvfp4
 from ocrquant.formats.nvfp4 import NVFP4Weight
-from ocrquant.formats.precision import Precision
+from ocrquant.formats.precision import NVFP4_BLOCK_SIZE, Precision
+from ocrquant.formats.scale_layout import unswizzle
 from ocrquant.formats.weights import FP8Weight
 from ocrquant.kernels.linear.packed import PackedWeight, stored_form
 from ocrquant.kernels.operand import Operand
 
-__all__ = ["linear_reference"]
+__all__ = ["linear_reference", "row_scales"]
 
 
 def linear_reference(x: Operand, weight: PackedWeight, out: Tensor, bias: Tensor | None = None) -> None:
@@ -58,12 +59,22 @@ def linear_reference(x: Operand, weight: PackedWeight, out: Tensor, bias: Tensor
 def _rows(x: Operand, precision: Precision) -> tuple[Tensor, Tensor | None]:
     """Values of the rows, and the scale that their sums are multiplied by (FP8) or divided by (NVFP4)."""
     if precision is Precision.FP8 and x.fp8 is not None:
-        return x.fp8.view(torch.float8_e4m3fn).float(), x.fp8_scale
+        scale = x.fp8_scale if x.fp8_static is None else x.fp8_static
+        return x.fp8.view(torch.float8_e4m3fn).float(), scale
     if precision is Precision.NVFP4 and x.nvfp4 is not None:
-        assert x.nvfp4_scale is not None, "the contract looks for it"
-        return _nvfp4_values(x.nvfp4, x.nvfp4_scale.view(torch.float8_e4m3fn)), x.encode_scale
+        return _nvfp4_values(x.nvfp4, row_scales(x)), x.encode_scale
     assert x.plain is not None, "the contract looks for it"
     return x.plain, None
+
+
+def row_scales(x: Operand) -> Tensor:
+    """E4M3 block scales [R, w / 16] of NVFP4 rows, in whichever order they lie."""
+    assert x.nvfp4 is not None, "asked of rows in NVFP4"
+    if x.nvfp4_scale is not None:
+        return x.nvfp4_scale.view(torch.float8_e4m3fn)
+    assert x.nvfp4_swizzled is not None, "the contract looks for one of the two"
+    rows, half = x.nvfp4.shape
+    return unswizzle(x.nvfp4_swizzled, rows, 2 * half // NVFP4_BLOCK_SIZE).view(torch.float8_e4m3fn)
 
 
 def _weight_values(weight: PackedWeight, dtype: torch.dtype) -> Tensor:

@@ -17,9 +17,10 @@ from torch.nn.functional import ScalingType, SwizzleType
 from ocrquant.formats import nvfp4
 from ocrquant.formats.nvfp4 import NVFP4Weight
 from ocrquant.formats.precision import Precision
-from ocrquant.formats.scale_layout import swizzle, unswizzle
+from ocrquant.formats.scale_layout import swizzle
 from ocrquant.formats.weights import FP8Weight
 from ocrquant.kernels.linear.packed import PackedWeight
+from ocrquant.kernels.linear.reference import row_scales
 from ocrquant.kernels.matmul.arch import Arch, arch_of
 from ocrquant.kernels.matmul.table import Form, Product, Rule, choose
 from ocrquant.kernels.operand import Operand
@@ -135,7 +136,7 @@ def _decode(x: Operand, weight: PackedWeight, out: Tensor, bias: Tensor | None) 
             sums *= scale
     else:
         columns = _nvfp4_values(stored.packed, stored.block_scale)
-        rows = x.plain if x.nvfp4 is None else _nvfp4_values(x.nvfp4, _row_scales(x))
+        rows = x.plain if x.nvfp4 is None else _nvfp4_values(x.nvfp4, row_scales(x))
         assert rows is not None, "the contract looks for it"
         sums = _float_sums(rows.to(torch.bfloat16), columns.t())
         if x.nvfp4 is not None:
@@ -197,16 +198,6 @@ def _fp8_rows(x: Operand) -> tuple[Tensor, Tensor]:
         assert x.fp8_scale is not None, "the contract looks for one of the two"
         scale = x.fp8_scale.view(-1, 1)
     return x.fp8.view(_E4M3), scale
-
-
-def _row_scales(x: Operand) -> Tensor:
-    """Block scales of NVFP4 rows, row by row."""
-    assert x.nvfp4 is not None, "chosen for its codes"
-    if x.nvfp4_scale is not None:
-        return x.nvfp4_scale.view(_E4M3)
-    assert x.nvfp4_swizzled is not None, "the contract looks for one of the two"
-    rows, half = x.nvfp4.shape
-    return unswizzle(x.nvfp4_swizzled, rows, 2 * half // nvfp4.BLOCK_SIZE).view(_E4M3)
 
 
 def _nvfp4_values(packed: Tensor, block_scale: Tensor) -> Tensor:

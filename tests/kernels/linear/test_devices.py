@@ -3,9 +3,12 @@
 import pytest
 import torch
 
+from ocrquant.formats.scale_layout import swizzle
 from ocrquant.kernels import linear as package
+from ocrquant.kernels.linear.reference import linear_reference
 from ocrquant.kernels.matmul import library
 from ocrquant.kernels.matmul.table import Rule
+from ocrquant.kernels.operand import Operand
 from ocrquant.kernels.selection import choices, count_launches
 from tests.kernels.linear.operands import make_operand, make_rows, make_weight
 
@@ -51,3 +54,21 @@ def test_a_product_by_a_library_is_counted_and_named(monkeypatch):
     assert counted == {"linear": 1}
     assert len(called) == 1
     assert (choices()["linear"].implementation, choices()["linear"].reason) == ("mm", "for the test")
+
+
+@pytest.mark.parametrize("form", ["swizzled", "static"])
+def test_forms_that_only_gpus_read_run_the_definition_on_a_cpu(form):
+    """The native product reads scales by token or row by row; others never reach it."""
+    precision = package.Precision.NVFP4 if form == "swizzled" else package.Precision.FP8
+    weight = package.pack(make_weight(precision, 16, 64))
+    x = make_operand(make_rows(3, 64), precision, True)
+    expected, found = (torch.empty(3, 16, dtype=BF16) for _ in range(2))
+    if form == "swizzled":
+        other = Operand(nvfp4=x.nvfp4, nvfp4_swizzled=swizzle(x.nvfp4_scale), encode_scale=x.encode_scale)
+    else:
+        x = Operand(fp8=x.fp8, fp8_scale=torch.full((3,), 0.5))
+        other = Operand(fp8=x.fp8, fp8_static=torch.tensor([0.5]))
+    linear_reference(x, weight, expected)
+    package.linear(other, weight, found)
+    assert torch.equal(found, expected)
+    assert choices()["linear"].implementation == "reference"
