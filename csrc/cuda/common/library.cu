@@ -1,5 +1,6 @@
 // What the shared library says of itself.
 #include "common/device.cuh"
+#include "linear/arguments.cuh"
 #include "produce/operand.cuh"
 #include "replay/arguments.cuh"
 
@@ -10,6 +11,7 @@ extern "C" {
 // Sizes of the structures that Python mirrors.
 int64_t ocrquant_operand_bytes() { return sizeof(OperandOut); }
 int64_t ocrquant_replay_bytes() { return sizeof(ReplayWindow); }
+int64_t ocrquant_linear_bytes() { return sizeof(LinearArgs); }
 int64_t ocrquant_move_bytes() { return sizeof(CursorMove); }
 
 const char* ocrquant_error_text(int32_t error) {

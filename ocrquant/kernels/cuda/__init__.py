@@ -20,6 +20,7 @@ from ocrquant.kernels.cuda.compiler import (
 )
 from ocrquant.kernels.cuda.conversions import convert, swizzle_scales
 from ocrquant.kernels.cuda.library import architecture, library, missing_reason
+from ocrquant.kernels.cuda.linear import small_linear, takes_linear
 from ocrquant.kernels.cuda.producers import gated_rms_norm, quantize, silu_mul
 from ocrquant.kernels.cuda.replay import move_cursors, replay_rows
 
@@ -39,5 +40,7 @@ __all__ = [
     "quantize",
     "replay_rows",
     "silu_mul",
+    "small_linear",
     "swizzle_scales",
+    "takes_linear",
 ]

@@ -1,6 +1,6 @@
 """What the launchers of csrc/cuda take, as ctypes see it: the structures and a table of signatures.
 
-Mirrors csrc/cuda/produce/operand.cuh and csrc/cuda/replay/arguments.cuh; a library whose structures have
+Mirrors operand.cuh and arguments.cuh in the folders of csrc/cuda; a library whose structures have
 other sizes is refused when it is loaded. Knows bytes; knows no tensors.
 """
 
@@ -10,7 +10,7 @@ import ctypes
 from collections.abc import Mapping
 from types import MappingProxyType
 
-__all__ = ["SIGNATURES", "SIZES", "CursorMove", "OperandOut", "ReplayWindow"]
+__all__ = ["SIGNATURES", "SIZES", "CursorMove", "LinearArgs", "OperandOut", "ReplayWindow"]
 
 _POINTER, _LONG, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_float
 
@@ -87,13 +87,25 @@ class CursorMove(ctypes.Structure):
     )
 
 
+class LinearArgs(ctypes.Structure):
+    """Rows, a weight in codes, and the result."""
+
+    _fields_ = (
+        *[(name, _POINTER) for name in ("x", "codes", "block_scale", "channel_scale", "bias", "out")],
+        *[(name, _LONG) for name in ("x_stride", "out_stride", "rows", "inputs", "outputs")],
+        *[(name, _INT) for name in ("is_float", "is_bias_float")],
+    )
+
+
 _OPERAND, _REPLAY, _MOVE = (ctypes.POINTER(kind) for kind in (OperandOut, ReplayWindow, CursorMove))
+_LINEAR = ctypes.POINTER(LinearArgs)
 
 SIZES: Mapping[str, type[ctypes.Structure]] = MappingProxyType(
     {
         "ocrquant_operand_bytes": OperandOut,
         "ocrquant_replay_bytes": ReplayWindow,
         "ocrquant_move_bytes": CursorMove,
+        "ocrquant_linear_bytes": LinearArgs,
     }
 )
 """Functions of a library that tell the size of a structure."""
@@ -107,6 +119,8 @@ SIGNATURES: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "gated_rms_norm": (_POINTER, _LONG, _POINTER, _LONG, _POINTER, _LONG, _FLOAT, _OPERAND),
         "replay_window": (_REPLAY, _INT),
         "move_cursors": (_MOVE,),
+        "linear_nvfp4": (_LINEAR,),
+        "linear_fp8": (_LINEAR,),
     }
 )
 """Arguments of each launcher, without the stream that comes last."""

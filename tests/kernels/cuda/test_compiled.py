@@ -18,9 +18,10 @@ PRODUCERS = ("Rows", "SiluMul", "GatedNorm")
 INTENDED = {
     **{f"produce<{source}": ("load 16 bytes", "to E4M3", "to E2M1") for source in PRODUCERS},
     "replay_window<": ("load 16 bytes", "tensor product"),
+    "small_linear<": ("load 16 bytes", "tensor product"),
 }
-# Blocks of 256 threads twelve a multiprocessor, of 128 threads three.
-MOST_REGISTERS = {"produce<": 40, "replay_window<": 168}
+# Blocks a multiprocessor: six of 256 threads, three of 128, two of 256.
+MOST_REGISTERS = {"produce<": 40, "replay_window<": 168, "small_linear<": 128}
 
 
 @pytest.fixture(scope="module", params=ARCHITECTURES)
@@ -30,7 +31,7 @@ def compiled(request) -> Build:
 
 @needs_nvcc
 def test_no_kernel_spills(compiled: Build):
-    assert len(compiled.kernels) >= 8
+    assert len(compiled.kernels) >= 14
     assert {
         k.name: k.spill_bytes + k.stack_bytes for k in compiled.kernels if k.spill_bytes + k.stack_bytes
     } == {}
