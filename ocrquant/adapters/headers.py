@@ -19,7 +19,7 @@ from ocrquant.adapters.structure import ModelMap, TensorInfo
 from ocrquant.errors import AlreadyQuantizedError, ModelError
 from ocrquant.json_files import read_json
 
-__all__ = ["SUPPORTED", "build_model_map", "model_folder", "read_model_map"]
+__all__ = ["SUPPORTED", "build_model_map", "drafter_folder", "model_folder", "read_model_map"]
 
 SUPPORTED: tuple[str, ...] = tuple(FAMILIES)
 """Class names of the Hugging Face models whose structure is known."""
@@ -29,6 +29,9 @@ PACKAGE = Path(ocrquant.__file__).resolve().parent
 
 SHIPPED = {"pico": "pico/model"}
 """Name of a model that comes with the package -> its folder inside the package."""
+
+SHIPPED_DRAFTERS = {"pico-dflash": "pico/drafters/dflash", "pico-dflash2": "pico/drafters/dflash2"}
+"""The same for drafters of speculative decoding."""
 
 FLOAT_DTYPES = frozenset({"BF16", "F16", "F32"})
 PROCESSING_FILES = (
@@ -44,16 +47,31 @@ def model_folder(name_or_path: str | Path) -> Path:
     Raises:
         ModelError: There is no such folder.
     """
-    shipped = SHIPPED.get(str(name_or_path))
-    folder = PACKAGE / shipped if shipped else Path(name_or_path).expanduser()
+    train = "train the model with python -m ocrquant.pico.train"
+    return _folder(name_or_path, SHIPPED, "a Hugging Face model", train)
+
+
+def drafter_folder(name_or_path: str | Path) -> Path:
+    """The folder of a drafter: that of a shipped one by name (``pico-dflash2``), else the path itself.
+
+    Raises:
+        ModelError: There is no such folder.
+    """
+    train = "train one with ocrquant drafter train"
+    return _folder(name_or_path, SHIPPED_DRAFTERS, "a drafter", train)
+
+
+def _folder(name_or_path: str | Path, shipped: Mapping[str, str], what: str, train: str) -> Path:
+    inside = shipped.get(str(name_or_path))
+    folder = PACKAGE / inside if inside else Path(name_or_path).expanduser()
     if folder.is_dir():
         return folder
-    if shipped:
-        fix = "reinstall the package, or train the model with python -m ocrquant.pico.train"
+    if inside:
+        fix = f"reinstall the package, or {train}"
         raise ModelError(name_or_path, expected=f"its folder at {folder}", given="none", fix=fix)
     raise ModelError(
         name_or_path,
-        expected=f"a folder of a Hugging Face model, or one of {', '.join(SHIPPED)}",
+        expected=f"a folder of {what}, or one of {', '.join(shipped)}",
         given="a file" if folder.exists() else "no such folder",
         fix="correct the path",
     )

@@ -19,7 +19,9 @@ from ocrquant.artifacts.atomic import atomic_folder, atomic_path, write_bytes, w
 from ocrquant.artifacts.base import Artifact, FileRecord, FrozenModel, Producer
 from ocrquant.artifacts.checkpoint import CheckpointRecord
 from ocrquant.artifacts.digests import DigestCache, sha256_bytes, sha256_data, sha256_file
+from ocrquant.artifacts.drafts import DraftMetrics, DraftReport, Drafts, PageDrafts
 from ocrquant.artifacts.equivalence import BrokenOutput, Equivalence, MarginTest, Outcome, RiseTest
+from ocrquant.artifacts.interval import Interval
 from ocrquant.artifacts.page_scores import PageScoreRow, PageScores, ScoredPage
 from ocrquant.artifacts.page_set import PageRecord, PageSet
 from ocrquant.artifacts.report import (
@@ -27,7 +29,6 @@ from ocrquant.artifacts.report import (
     ChainLink,
     Comparison,
     GateCheck,
-    Interval,
     PageOutput,
     Report,
     TextMetrics,
@@ -80,6 +81,9 @@ __all__ = [
     "CheckpointRecord",
     "Comparison",
     "DigestCache",
+    "DraftMetrics",
+    "DraftReport",
+    "Drafts",
     "Equivalence",
     "ExpertStatistics",
     "FileRecord",
@@ -100,6 +104,7 @@ __all__ = [
     "MeasuredKl",
     "NormSmoothing",
     "Outcome",
+    "PageDrafts",
     "PageOutput",
     "PageRecord",
     "PageScoreRow",

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from pydantic import Field, model_validator
 
 from ocrquant.artifacts.base import Artifact, FileRecord, FrozenModel, Sha256
+from ocrquant.artifacts.drafts import DraftReport
 from ocrquant.artifacts.equivalence import Equivalence
+from ocrquant.artifacts.interval import Interval
 from ocrquant.artifacts.page_set import PageKind, TruthSource
 from ocrquant.artifacts.transcripts import ArmName, RuntimeRecord
 from ocrquant.formats import Precision
@@ -25,42 +27,10 @@ __all__ = [
     "ChainLink",
     "Comparison",
     "GateCheck",
-    "Interval",
     "PageOutput",
     "Report",
     "TextMetrics",
 ]
-
-
-class Interval(FrozenModel):
-    """An estimate with its 95 % interval from a bootstrap that resamples documents.
-
-    Attributes:
-        estimate: What was measured.
-        low: Lower end; None where a single document tells nothing about others.
-        high: Upper end; None together with `low`.
-    """
-
-    estimate: float
-    low: float | None
-    high: float | None
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if (self.low is None) != (self.high is None):
-            raise ValueError("low and high must be known together")
-        if self.low is not None and self.high is not None and not self.low <= self.high:
-            raise ValueError("low must not exceed high")
-        return self
-
-    @property
-    def includes_zero(self) -> bool:
-        """Whether the data cannot tell the estimate from none at all."""
-        return self.low is None or self.high is None or self.low <= 0 <= self.high
-
-    def reaches(self, limit: float) -> bool:
-        """Whether values on both sides of a limit are among the plausible ones."""
-        return self.low is None or self.high is None or self.low <= limit < self.high
 
 
 class TextMetrics(FrozenModel):
@@ -158,12 +128,13 @@ class GateCheck(FrozenModel):
         threshold: Its name in the recipe, or ``finite_logits``, which every gate demands. Of
             ``require_equivalence`` the tests that do not show it are counted.
         kind: Kind of page that it was measured on; None for all pages.
-        limit: Largest value that passes.
+        limit: Largest value that passes; smallest where `is_minimum`.
         measured: The estimate that decides; None where nothing could be measured, which does not pass.
         interval: How sure the estimate is; None for a count.
         num_pages: Pages behind it.
         num_documents: Documents behind it.
         reason: What was found in words, where a number does not say it.
+        is_minimum: Whether values from the limit up pass, and not those up to it.
     """
 
     threshold: str
@@ -174,16 +145,21 @@ class GateCheck(FrozenModel):
     num_pages: int = Field(gt=0)
     num_documents: int = Field(gt=0)
     reason: str = ""
+    is_minimum: bool = False
 
     @property
     def is_passed(self) -> bool:
-        """Whether the estimate stays within the limit."""
-        return self.measured is not None and self.measured <= self.limit
+        """Whether the estimate lies on the right side of the limit."""
+        if self.measured is None:
+            return False
+        return self.measured >= self.limit if self.is_minimum else self.measured <= self.limit
 
     @property
     def is_conclusive(self) -> bool:
         """Whether the interval lies on one side of the limit, so that other pages would decide alike."""
-        return self.measured is None or self.interval is None or not self.interval.reaches(self.limit)
+        if self.measured is None or self.interval is None:
+            return True
+        return not self.interval.reaches(self.limit, is_minimum=self.is_minimum)
 
 
 class PageOutput(FrozenModel):
@@ -229,6 +205,7 @@ class Report(Artifact):
         arms: Rows, bf16 first.
         comparisons: The plan against each uniform arm beside bf16, over all pages and for each kind.
         equivalence: Whether the plan reads as well as bf16; None where the recipe states no margin.
+        drafts: How a drafter does on the plan; None where the recipe names none.
         gate: Every threshold of the recipe; empty where it states none.
         notes: What a reader must know before trusting a number, one sentence each.
         worst_pages: Pages that lost most, worst first.
@@ -237,8 +214,8 @@ class Report(Artifact):
     """
 
     FILE_NAME: ClassVar[str] = "report.json"
-    # 3: equivalence to bf16, broken outputs with their intervals.
-    SCHEMA_VERSION: ClassVar[int] = 3
+    # 4: drafters, and thresholds that are minima.
+    SCHEMA_VERSION: ClassVar[int] = 4
     STAGE: ClassVar[str] = "evaluate"
 
     model: str
@@ -250,6 +227,7 @@ class Report(Artifact):
     arms: list[ArmReport] = Field(min_length=1)
     comparisons: list[Comparison]
     equivalence: Equivalence | None
+    drafts: DraftReport | None = None
     gate: list[GateCheck]
     notes: list[str]
     worst_pages: list[PageOutput]

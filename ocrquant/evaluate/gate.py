@@ -12,7 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ocrquant.artifacts import ArmReport, Equivalence, GateCheck, Interval, Report, TextMetrics
+from ocrquant.artifacts import (
+    ArmReport,
+    DraftMetrics,
+    Equivalence,
+    GateCheck,
+    Interval,
+    Report,
+    TextMetrics,
+)
 from ocrquant.artifacts.page_set import PageKind
 from ocrquant.errors import GateError
 from ocrquant.evaluate.verdict import equivalence_sentence, equivalence_title
@@ -44,6 +52,7 @@ FEW_DOCUMENTS = MIN_CLUSTERS
 
 
 REQUIRE_EQUIVALENCE = "require_equivalence"
+MIN_ACCEPTANCE_LENGTH = "min_acceptance_length"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +71,19 @@ class Verdict:
 
 
 def gate_checks(
-    gate: GateSection | None, plan: ArmReport, equivalence: Equivalence | None = None
+    gate: GateSection | None,
+    plan: ArmReport,
+    equivalence: Equivalence | None = None,
+    drafts: DraftMetrics | None = None,
 ) -> list[GateCheck]:
-    """Every threshold of a recipe against the plan, and the demand for finite logits; none without a gate."""
+    """Every threshold of a recipe against the plan, and the demand for finite logits; none without a gate.
+
+    Args:
+        gate: Section of the recipe.
+        plan: What the plan reads.
+        equivalence: Whether that is as good as bf16.
+        drafts: How a drafter does on it, over all pages.
+    """
     if gate is None:
         return []
     whole = plan.overall
@@ -79,6 +98,8 @@ def gate_checks(
         checks.append(_check("max_kl", None, gate.max_kl, whole.mean_kl, whole.kl_interval, whole))
     if gate.require_equivalence:
         checks.append(_equivalence(equivalence, whole))
+    if gate.min_acceptance_length is not None:
+        checks.append(_acceptance(gate.min_acceptance_length, drafts))
     return checks
 
 
@@ -116,10 +137,12 @@ def verdict(report: Report) -> Verdict:
     after = f"; {title[:1].lower()}{title[1:]}" if title else ""
     if report.is_passed:
         return Verdict("passed", f"Gate passed{after}", sentence)
-    failed = [check.threshold for check in report.gate if not check.is_passed]
-    exceeded = [threshold for threshold in failed if threshold != REQUIRE_EQUIVALENCE]
+    failed = [check for check in report.gate if not check.is_passed]
+    missed = {check.threshold for check in failed if check.is_minimum}
+    exceeded = [c.threshold for c in failed if c.threshold not in {*missed, REQUIRE_EQUIVALENCE}]
     words = f"{' and '.join(exceeded)} exceeded. " if exceeded else ""
-    words += f"{REQUIRE_EQUIVALENCE} is not met. " if len(exceeded) < len(failed) else ""
+    words += "".join(f"{threshold} not reached. " for threshold in sorted(missed))
+    words += f"{REQUIRE_EQUIVALENCE} is not met. " if len(exceeded) + len(missed) < len(failed) else ""
     return Verdict("failed", f"Gate failed{after}", words + sentence)
 
 
@@ -148,9 +171,12 @@ def enforce_gate(report: Report, folder: Path) -> None:
         )
     raise GateError(
         f"gate: {first.threshold}{others}",
-        expected=f"at most {first.limit:g}" + (f" on {KIND_NAMES[first.kind]}" if first.kind else ""),
+        expected=f"at {'least' if first.is_minimum else 'most'} {first.limit:g}"
+        + (f" on {KIND_NAMES[first.kind]}" if first.kind else ""),
         given=measured_text(first, plain=True),
-        fix=f"read {report_page}, then raise the budget or the threshold",
+        fix=f"read {report_page}, then "
+        + ("train the drafter further or lower" if first.is_minimum else "raise the budget or")
+        + " the threshold",
     )
 
 
@@ -163,14 +189,15 @@ def measured_text(check: GateCheck, *, plain: bool = False) -> str:
     """
     if check.reason:
         return check.reason
+    is_length = check.threshold == MIN_ACCEPTANCE_LENGTH
     if check.measured is None:
-        return "nothing: no page has finite logits"
+        return f"nothing: {'no guess was verified' if is_length else 'no page has finite logits'}"
     if check.threshold == "finite_logits":
         return count(int(check.measured), "page") + " with NaN or Inf"
-    if check.interval is not None and not plain and check.threshold != "max_kl":
+    if check.interval is not None and not plain and check.threshold != "max_kl" and not is_length:
         return points_interval(check.interval)
-    decimals = 4
-    text = f"{check.measured:.{decimals}f}" if plain else nats(check.measured)
+    decimals = 2 if is_length else 4
+    text = f"{check.measured:.{decimals}f}" if plain or is_length else nats(check.measured)
     if check.interval is None or check.interval.low is None:
         return text
     ends = interval_range(check.interval, decimals=decimals)
@@ -220,6 +247,21 @@ def _equivalence(found: Equivalence | None, metrics: TextMetrics) -> GateCheck:
     if not found.is_passed:
         reason += f": {equivalence_sentence(found)}"
     return check.model_copy(update={"reason": reason})
+
+
+def _acceptance(limit: float, found: DraftMetrics | None) -> GateCheck:
+    """The acceptance length, which is the better the larger it is."""
+    assert found is not None, "the recipe's schema demands a drafter"
+    return GateCheck(
+        threshold=MIN_ACCEPTANCE_LENGTH,
+        kind=None,
+        limit=limit,
+        measured=None if found.length is None else found.length.estimate,
+        interval=found.length,
+        num_pages=found.num_pages,
+        num_documents=found.num_documents,
+        is_minimum=True,
+    )
 
 
 def _check(

@@ -11,6 +11,7 @@ from string import Template
 from ocrquant.artifacts import PageOutput, Report
 from ocrquant.evaluate import pictures
 from ocrquant.evaluate.diff import Span, differences, shorten
+from ocrquant.evaluate.draft_words import DRAFTS_TITLE, drafts_lead, drafts_table
 from ocrquant.evaluate.gate import verdict
 from ocrquant.evaluate.html_budget import budget_section, pages_behind_figure
 from ocrquant.evaluate.html_parts import data_uri, escape, figure, marked, section, table
@@ -71,6 +72,7 @@ def render_html(material: Material) -> str:
         _equivalence(report),
         _arms(report),
         _kinds(report),
+        _drafts(report),
         _quality(material),
         budget_section(material),
         _sensitivity(material),
@@ -139,6 +141,12 @@ def _kinds(report: Report) -> str:
         parts += ["<h3>The plan against uniform formats</h3>", _table(report, comparison_table(report))]
     parts += ["<h3>Loops, cut-off and empty outputs</h3>", table(broken_outputs_table(report))]
     return section("By kind of page", *parts)
+
+
+def _drafts(report: Report) -> str:
+    if report.drafts is None:
+        return ""
+    return section(DRAFTS_TITLE, table(drafts_table(report.drafts)), lead=drafts_lead(report.drafts))
 
 
 def _quality(material: Material) -> str:

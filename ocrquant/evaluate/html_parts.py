@@ -16,7 +16,7 @@ __all__ = ["data_uri", "escape", "figure", "marked", "section", "table"]
 _MEDIA_TYPES = {".png": "image/png", ".jpg": "image/jpeg"}
 _TAGS = {"missing": "del", "added": "ins"}
 _MANY_COLUMNS = 7
-_RESULTS = {"holds": "holds", "exceeded": "exceeded", "not shown": "exceeded", "worse": "exceeded"}
+_RESULTS = {"holds": "holds"} | dict.fromkeys(("exceeded", "not reached", "not shown", "worse"), "exceeded")
 
 
 def escape(text: str) -> str:

@@ -9,6 +9,7 @@ import re
 
 from ocrquant.artifacts import PageOutput, Report
 from ocrquant.evaluate.diff import Span, differences, shorten, visible
+from ocrquant.evaluate.draft_words import DRAFTS_TITLE, drafts_lead, drafts_table
 from ocrquant.evaluate.gate import verdict
 from ocrquant.evaluate.material import Material
 from ocrquant.evaluate.runtime_table import runtime_lead, runtime_table
@@ -51,6 +52,9 @@ def render_markdown(material: Material) -> str:
     parts += ["## Loops, cut-off and empty outputs", _table(broken_outputs_table(report))]
     if report.comparisons:
         parts.append(_section(report, "The plan against uniform formats", comparison_table(report)))
+    if report.drafts is not None:
+        drafts = report.drafts
+        parts += [f"## {DRAFTS_TITLE}", _plain(drafts_lead(drafts)), _table(drafts_table(drafts))]
     parts += _layers(material)
     parts += _worst_pages(report)
     parts += _provenance(material)

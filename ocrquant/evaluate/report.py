@@ -19,6 +19,8 @@ from ocrquant.artifacts import (
     ChainLink,
     CheckpointRecord,
     Comparison,
+    DraftReport,
+    Drafts,
     ExpertStatistics,
     FileRecord,
     PageOutput,
@@ -34,6 +36,8 @@ from ocrquant.artifacts import (
     sha256_file,
     write_bytes,
 )
+from ocrquant.evaluate.draft_words import draft_notes
+from ocrquant.evaluate.drafts import measure_drafts
 from ocrquant.evaluate.equivalence import measure_equivalence
 from ocrquant.evaluate.gate import gate_checks
 from ocrquant.evaluate.html_page import render_html
@@ -59,6 +63,7 @@ _CHAIN: tuple[type[Artifact], ...] = (
     Pareto,
     CheckpointRecord,
     Transcripts,
+    Drafts,
 )
 
 
@@ -85,6 +90,7 @@ def build_report(
     run: RunFolder,
     transcripts: Transcripts,
     *,
+    drafts: Drafts | None = None,
     arm_groups: Mapping[ArmName, Mapping[str, Precision]],
     save_images: Callable[[Sequence[PageTranscripts]], Mapping[str, str]],
     evaluate: EvaluateSection,
@@ -97,6 +103,7 @@ def build_report(
     Args:
         run: The run folder with the artefacts of the stages before.
         transcripts: What each arm read; saved already.
+        drafts: What the plan read with the drafter that the recipe names; saved already.
         arm_groups: Precision by group in each uniform arm.
         save_images: Writes the images of some pages into the run folder; gives their files, relative to it,
             by the id of the page.
@@ -121,7 +128,13 @@ def build_report(
         equivalence = measure_equivalence(
             scores, evaluate.equivalence, is_judged_by_model="model" in truth_sources
         )
-    checks = gate_checks(gate, arms[transcripts.arm_names.index("plan")], equivalence)
+    drafted = _drafts(drafts, evaluate, facts)
+    checks = gate_checks(
+        gate,
+        arms[transcripts.arm_names.index("plan")],
+        equivalence,
+        None if drafted is None else drafted.overall,
+    )
     pareto = run.load(Pareto) if (run.path / Pareto.FILE_NAME).is_file() else None
     notes = report_notes(
         arms,
@@ -134,7 +147,7 @@ def build_report(
         pareto=pareto,
         experts=_experts(run),
     )
-    notes += _engine_notes(run)
+    notes += draft_notes(drafted) + _engine_notes(run)
     worst = scores.worst_pages("plan", NUM_WORST_PAGES)
     images = save_images(worst)
     return Report(
@@ -148,11 +161,21 @@ def build_report(
         arms=arms,
         comparisons=comparisons,
         equivalence=equivalence,
+        drafts=drafted,
         gate=checks,
         notes=notes,
         worst_pages=[_page_output(page, scores, images[page.page]) for page in worst],
         images={images[page.page]: FileRecord.of(run.path / images[page.page]) for page in worst},
-        chain=_chain(run.path),
+        chain=_chain(run.path, has_drafts=drafts is not None),
+    )
+
+
+def _drafts(drafts: Drafts | None, evaluate: EvaluateSection, facts: RunFacts) -> DraftReport | None:
+    if drafts is None:
+        return None
+    assert evaluate.drafter is not None, "whoever read with drafts knew with which"
+    return measure_drafts(
+        drafts, evaluate.drafter, num_resamples=evaluate.num_bootstrap_samples, seed=facts.seed
     )
 
 
@@ -233,8 +256,11 @@ def _page_output(page: PageTranscripts, scores: Scores, image: str) -> PageOutpu
     )
 
 
-def _chain(folder: Path) -> list[ChainLink]:
-    kinds: Sequence[type[Artifact]] = [kind for kind in _CHAIN if (folder / kind.FILE_NAME).is_file()]
+def _chain(folder: Path, *, has_drafts: bool) -> list[ChainLink]:
+    # What an earlier evaluation read with drafts may still lie there.
+    kinds: Sequence[type[Artifact]] = [
+        kind for kind in _CHAIN if (folder / kind.FILE_NAME).is_file() and (has_drafts or kind is not Drafts)
+    ]
     return [
         ChainLink(
             artifact=kind.kind(),

@@ -17,6 +17,7 @@ from PIL import Image
 
 from ocrquant.artifacts import (
     CheckpointRecord,
+    Drafts,
     PageSet,
     PageTranscripts,
     Report,
@@ -28,6 +29,7 @@ from ocrquant.artifacts import (
 )
 from ocrquant.errors import PagesError
 from ocrquant.evaluate.arms import ArmPlan
+from ocrquant.evaluate.drafts import DraftedModel, read_with_drafts
 from ocrquant.evaluate.gate import enforce_gate
 from ocrquant.evaluate.readers import NamedMakers
 from ocrquant.evaluate.reading import Speed, read_pages
@@ -57,6 +59,7 @@ class EvaluatedModel:
         prompts: Instructions of the recipe for some kinds of page.
         allow_remote_code: Run Python files of the folder.
         allow_generic: Accept an unknown architecture.
+        drafter: Folder of the drafter that `evaluate.drafter` names; None without one.
     """
 
     name: str
@@ -65,6 +68,7 @@ class EvaluatedModel:
     prompts: Mapping[str, str]
     allow_remote_code: bool = False
     allow_generic: bool = False
+    drafter: Path | None = None
 
 
 def evaluate_run(
@@ -111,6 +115,7 @@ def evaluate_run(
         report = build_report(
             run,
             transcripts,
+            drafts=_drafts(run, model, pages, section, transcripts),
             arm_groups=plan.groups,
             save_images=bind(_save_images, run.path, {page.id: page for page in pages}),
             evaluate=section,
@@ -203,6 +208,22 @@ def _transcripts(
     run.save(transcripts)
     partial.discard()
     return transcripts
+
+
+def _drafts(
+    run: RunFolder,
+    model: EvaluatedModel,
+    pages: Sequence[Page],
+    section: EvaluateSection,
+    transcripts: Transcripts,
+) -> Drafts | None:
+    """The pages once more with the drafter that the recipe names."""
+    if model.drafter is None:
+        return None
+    drafted = DraftedModel(
+        source=model.source, drafter=model.drafter, device=model.device, prompts=model.prompts
+    )
+    return read_with_drafts(run, drafted, pages, section, transcripts)
 
 
 def _note_speed(run: RunFolder, speed: Speed) -> None:

@@ -173,9 +173,13 @@ def gate_table(report: Report) -> Table:
             limit = "0 pages"
         elif check.threshold == "require_equivalence":
             limit = "each kind within its margin"
+        elif check.is_minimum:
+            limit = f"at least {limit}"
         elif check.threshold != "max_kl":
             limit = f"+{100 * check.limit:.2f}"
-        failed = "not shown" if check.threshold == "require_equivalence" else "exceeded"
+        failed = "not reached" if check.is_minimum else "exceeded"
+        if check.threshold == "require_equivalence":
+            failed = "not shown"
         result = "holds" if check.is_passed else failed
         rows.append(
             (

@@ -1,6 +1,7 @@
 """What a recipe would do, found out before any work: groups, patterns, budgets, sizes, memory and time.
 
-Reads configs, tensor headers, tables and page headers only; weights and pixels stay on the disk. Everything
+Reads configs, tensor headers, tables and page headers only; weights and pixels stay on the disk, but for the
+embedding where a drafter has to be held against it. Everything
 that can be refused now is refused now, with the error that the stage itself would raise.
 """
 
@@ -24,6 +25,7 @@ from ocrquant.metrics.equivalence import MIN_CLUSTERS
 from ocrquant.pages import Page
 from ocrquant.pipeline.context import resolve_space, select_pages
 from ocrquant.pipeline.effort import Effort, foresee
+from ocrquant.pipeline.evaluated_drafter import check_drafter
 from ocrquant.recipe import Recipe
 from ocrquant.sensitivity.candidates import group_record
 
@@ -42,6 +44,7 @@ class CheckResult:
         pages: The selected pages.
         effort: Memory, disk and time foreseen.
         device: Where the run would happen.
+        drafter: The drafter of the evaluation, in words; None without one.
     """
 
     recipe: Recipe
@@ -51,6 +54,7 @@ class CheckResult:
     pages: list[Page]
     effort: Effort
     device: str
+    drafter: str | None = None
 
     def render(self) -> str:
         """The plan of work as text."""
@@ -60,6 +64,7 @@ class CheckResult:
             self._budget(),
             self._times(),
             self._export(),
+            [f"drafter   {self.drafter}"] if self.drafter else [],
             self._pages(),
             self.effort.lines(),
         )
@@ -171,6 +176,7 @@ def check_recipe(recipe: Recipe, *, device: str | None = None) -> CheckResult:
     _check_budget(model_map, space, recipe)
     pages = select_pages(recipe)
     _check_verdict(recipe, pages)
+    drafter = check_drafter(recipe, folder)
     effort = foresee(recipe, model_map, space, pages, chosen)
     _check_output(Path(recipe.output), effort.disk)
     return CheckResult(
@@ -181,6 +187,7 @@ def check_recipe(recipe: Recipe, *, device: str | None = None) -> CheckResult:
         pages=pages,
         effort=effort,
         device=str(chosen),
+        drafter=drafter,
     )
 
 

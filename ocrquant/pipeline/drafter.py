@@ -28,11 +28,11 @@ from ocrquant.errors import ArtifactError, PagesError
 from ocrquant.json_files import read_json
 from ocrquant.pages import Page, load_pages, page_digest
 from ocrquant.pipeline.context import Context
+from ocrquant.pipeline.evaluated_drafter import DRAFTER_FOLDER
 from ocrquant.recipe import DrafterSection, Recipe
 
-__all__ = ["DRAFTER_FOLDER", "train_drafter"]
+__all__ = ["train_drafter"]
 
-DRAFTER_FOLDER = "drafter"
 _REQUESTS = 32
 """Pages that the target reads at once."""
 _SHOWN = 16

@@ -133,8 +133,9 @@ def _seconds(
         name: tokens * per_token / (speed * EFFICIENCY) + passes * per_pass
         for name, (tokens, passes) in work.items()
     }
-    # Each arm reads the pages; each but the first is also shown the answers.
-    passes = 2 * len(recipe.evaluate.arms) - 1
+    # Each arm reads the pages; each but the first is also shown the answers. A drafter reads them once more,
+    # and how much faster is not known before.
+    passes = 2 * len(recipe.evaluate.arms) - 1 + (recipe.evaluate.drafter is not None)
     all_tokens, generated = _num_tokens(heldout)
     steps = generated / ENGINE_ROWS * model_map.num_blocks * ENGINE_SECONDS_PER_LAYER[device.type]
     seconds["evaluate"] = passes * (steps + all_tokens * per_token / (speed * EFFICIENCY))

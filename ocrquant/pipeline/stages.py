@@ -28,6 +28,7 @@ from ocrquant.distributed import ranks
 from ocrquant.evaluate import EvaluatedModel, evaluate_run
 from ocrquant.export import export_checkpoint
 from ocrquant.pipeline.context import Context
+from ocrquant.pipeline.evaluated_drafter import evaluated_drafter
 from ocrquant.pipeline.transcribe import write_pages
 from ocrquant.recipe import Recipe
 from ocrquant.sensitivity import measure_sensitivity
@@ -69,6 +70,8 @@ class Stage:
             found |= _page_inputs(context)
         if self.artifact is Assignment:
             found |= assign_inputs(context.recipe)
+        if self.artifact is Report and (drafter := evaluated_drafter(context.recipe)) is not None:
+            found["drafter"] = context.run.digests.folder(drafter)
         return found
 
 
@@ -188,6 +191,7 @@ def _evaluate(context: Context, inputs: Inputs) -> None:
             prompts=context.prompts,
             allow_remote_code=context.recipe.model.allow_remote_code,
             allow_generic=context.recipe.model.allow_generic,
+            drafter=evaluated_drafter(context.recipe),
         ),
         recipe_sha256=context.recipe.digest(),
         seed=context.recipe.pages.seed,

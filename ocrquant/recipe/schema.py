@@ -94,6 +94,12 @@ class Recipe(Section):
                 "none",
                 "state evaluate.equivalence.cer_margin, or remove gate.require_equivalence",
             )
+        if self.gate is not None and self.gate.min_acceptance_length and self.evaluate.drafter is None:
+            raise rule_broken(
+                "evaluate.drafter for gate.min_acceptance_length",
+                "none",
+                "name a drafter, or remove gate.min_acceptance_length",
+            )
         closed = [p for p in self.search.force if p != Precision.BF16 and p not in sensitivity.candidates]
         if closed:
             raise rule_broken(

@@ -224,6 +224,8 @@ class EvaluateSection(Section):
         num_bootstrap_samples: Resamples of the pages behind each interval.
         arms: Rows of the comparison: uniform plans and the chosen one.
         equivalence: Margins within which the plan counts as equal to bf16; without, there is no verdict.
+        drafter: Drafter whose guesses the plan also reads with: a folder, the name of a shipped one, or
+            ``run`` for that of `ocrquant drafter train` with this recipe.
     """
 
     max_new_tokens: int = Field(default=1024, ge=1)
@@ -233,6 +235,7 @@ class EvaluateSection(Section):
         default=["bf16", "fp8", "nvfp4", "plan"]
     )
     equivalence: EquivalenceSection | None = None
+    drafter: str | None = Field(default=None, min_length=1)
 
     @model_validator(mode="after")
     def _has_both_ends(self) -> Self:
@@ -253,12 +256,14 @@ class GateSection(Section):
         max_kl: Largest mean KL divergence from bf16 in nats a token.
         require_equivalence: The plan must be shown to read as well as bf16 within the margins of
             `evaluate.equivalence`, on every kind of page; too few pages fail as well.
+        min_acceptance_length: Fewest tokens that a verification of `evaluate.drafter` emits, over all pages.
     """
 
     max_cer_increase: float | None = Field(default=None, ge=0)
     max_worst_kind_cer_increase: float | None = Field(default=None, ge=0)
     max_kl: float | None = Field(default=None, ge=0)
     require_equivalence: bool | None = None
+    min_acceptance_length: float | None = Field(default=None, ge=1)
 
     @model_validator(mode="after")
     def _has_a_threshold(self) -> Self:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from ocrquant.adapters import ModelMap, model_folder, read_model_map
+from ocrquant.adapters import ModelMap, drafter_folder, model_folder, read_model_map
 from ocrquant.errors import AlreadyQuantizedError, ModelError
 from ocrquant.formats import Precision
 
@@ -391,3 +391,15 @@ def test_shipped_model_lies_inside_the_package(tmp_path, monkeypatch):
         model_folder("pico")
     shutil.os.makedirs(package / "pico" / "model")
     assert model_folder("pico") == package / "pico" / "model"
+
+
+def test_drafter_folder(tmp_path, monkeypatch):
+    assert drafter_folder(tmp_path) == tmp_path
+    with pytest.raises(ModelError, match="folder of a drafter, or one of pico-dflash, pico-dflash2"):
+        drafter_folder(tmp_path / "absent")
+    monkeypatch.setattr("ocrquant.adapters.headers.PACKAGE", tmp_path)
+    with pytest.raises(ModelError, match="train one with ocrquant drafter train"):
+        drafter_folder("pico-dflash2")
+    inside = tmp_path / "pico" / "drafters" / "dflash2"
+    inside.mkdir(parents=True)
+    assert drafter_folder("pico-dflash2") == inside

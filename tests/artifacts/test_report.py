@@ -140,6 +140,20 @@ def test_a_check_is_conclusive_where_the_interval_lies_on_one_side(low, high, is
     assert check(0.1, 0.1, interval).is_conclusive is is_conclusive
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "is_conclusive"),
+    [(4.0, 5.0, True), (3.9, 5.0, False), (3.0, 4.0, False), (3.0, 3.9, True), (None, None, False)],
+)
+def test_a_minimum_is_conclusive_on_the_other_side(low, high, is_conclusive):
+    interval = Interval(estimate=4.0, low=low, high=high)
+    assert check(4.0, 4.0, interval).model_copy(update={"is_minimum": True}).is_conclusive is is_conclusive
+
+
+@pytest.mark.parametrize(("measured", "is_passed"), [(4.0, True), (4.1, True), (3.9, False), (None, False)])
+def test_a_minimum_passes_from_the_limit_up(measured, is_passed):
+    assert check(4.0, measured).model_copy(update={"is_minimum": True}).is_passed is is_passed
+
+
 def test_a_count_and_nothing_measured_are_conclusive():
     assert check(0, 1).is_conclusive
     assert check(0, None).is_conclusive

@@ -11,6 +11,7 @@ from ocrquant.artifacts import (
     ArmTranscript,
     Assignment,
     CheckpointRecord,
+    Drafts,
     FileRecord,
     GroupRecord,
     LinearsRecord,
@@ -351,6 +352,7 @@ def report_of(
     *,
     gate: GateSection | None = None,
     evaluate: EvaluateSection | None = None,
+    drafts: Drafts | None = None,
     has_fp8_cache: bool = False,
     arm_groups: dict[str, dict[str, Precision]] | None = None,
 ) -> Report:
@@ -371,6 +373,7 @@ def report_of(
     return build_report(
         run,
         outputs,
+        drafts=drafts,
         arm_groups={name: groups.get(name, {}) for name in outputs.arm_names if name != "plan"},
         save_images=save_images,
         evaluate=evaluate or EvaluateSection(num_bootstrap_samples=400),

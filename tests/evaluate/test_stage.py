@@ -51,7 +51,7 @@ class Stage:
     def open(self) -> RunFolder:
         return RunFolder.open(self.folder, recipe_digest=ZERO, recipe_text=RECIPE)
 
-    def run(self, *, section=SECTION, gate=None, pages=None, key=0) -> Report:
+    def run(self, *, section=SECTION, gate=None, pages=None, key=0, drafter=None) -> Report:
         with self.open() as run:
             return evaluate_run(
                 run,
@@ -60,7 +60,11 @@ class Stage:
                 {"checkpoint": run.digest(CheckpointRecord), "recipe": f"{key}" * 64},
                 gate=gate,
                 model=EvaluatedModel(
-                    name="tiny", source=self.rounded.source, device=torch.device("cpu"), prompts={}
+                    name="tiny",
+                    source=self.rounded.source,
+                    device=torch.device("cpu"),
+                    prompts={},
+                    drafter=drafter,
                 ),
                 recipe_sha256=ZERO,
                 seed=0,
@@ -124,13 +128,18 @@ def rounded(tiny_model_folder, tmp_path_factory):
 @pytest.fixture(scope="module")
 def page_folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
+    draw_pages(folder)
+    return folder
+
+
+def draw_pages(folder):
+    """Six held-out pages and one to calibrate on."""
     for index, text in enumerate(TEXTS):
         kind = "block" if "\n" in text else "line"
         draw_page(folder / f"heldout/{kind}/{index}.png", text)
         (folder / f"heldout/{kind}/{index}.txt").write_text(text)
     draw_page(folder / "calibration/line/other.png", "other")
     (folder / "calibration/line/other.txt").write_text("other")
-    return folder
 
 
 @pytest.fixture

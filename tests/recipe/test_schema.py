@@ -45,6 +45,12 @@ def build(**sections) -> Recipe:
         ({"gate": {"max_kl": None}}, "at least one of max_cer_increase"),
         ({"gate": {"require_equivalence": False}}, "at least one of max_cer_increase"),
         ({"gate": {"require_equivalence": True}}, "evaluate.equivalence with a margin"),
+        ({"gate": {"min_acceptance_length": 4}}, "evaluate.drafter for gate.min_acceptance_length"),
+        (
+            {"gate": {"min_acceptance_length": 0.5}, "evaluate": {"drafter": "run"}},
+            "greater than or equal to 1",
+        ),
+        ({"evaluate": {"drafter": ""}}, r"evaluate\.drafter"),
         ({"evaluate": {"equivalence": {"cer_margin": 0}}}, r"evaluate\.equivalence\.cer_margin"),
         ({"evaluate": {"equivalence": {"cer_margin": 0.1, "confidence": 0.5}}}, r"equivalence\.confidence"),
         ({"export": {"format": "gguf"}}, r"export\.format"),
@@ -115,6 +121,11 @@ def test_digest_follows_every_section_and_section_digest_only_its_own(section):
     assert after.digest() != before.digest()
     assert after.section_digest(name) != before.section_digest(name)
     assert after.section_digest(*others) == before.section_digest(*others)
+
+
+def test_a_minimum_of_acceptance_goes_with_a_drafter():
+    recipe = build(gate={"min_acceptance_length": 4}, evaluate={"drafter": "pico-dflash2"})
+    assert (recipe.gate.min_acceptance_length, recipe.evaluate.drafter) == (4, "pico-dflash2")
 
 
 def test_unknown_section_has_no_digest():
