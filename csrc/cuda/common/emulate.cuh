@@ -16,6 +16,10 @@
 #include <memory>
 #include <vector>
 
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
+
 #define __global__
 #define __launch_bounds__(...)
 #define OCRQUANT_BOTH inline
@@ -114,6 +118,10 @@ inline void run_block() {
     for (int i = 0; i < m.threads; ++i) {
         Fibre& fibre = m.fibres[size_t(i)];
         fibre.wait = Wait::none;
+#if defined(__SANITIZE_ADDRESS__)
+        // The last block's frames were left, not returned from, and their marks lie on the stack still.
+        __asan_unpoison_memory_region(fibre.stack.get(), STACK_BYTES);
+#endif
         getcontext(&fibre.context);
         fibre.context.uc_stack.ss_sp = fibre.stack.get();
         fibre.context.uc_stack.ss_size = STACK_BYTES;

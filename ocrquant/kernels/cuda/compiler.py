@@ -32,6 +32,8 @@ __all__ = ["ARCHITECTURES", "EMULATED", "SOURCES", "Build", "architecture_of", "
 SOURCES = Path(__file__).resolve().parents[3] / "csrc" / "cuda"
 """In a checkout; an installed package has none."""
 
+LIBRARIES = SOURCES.parents[1] / "build" / "cuda"
+
 EMULATED = "emulated"
 
 ARCHITECTURES: Mapping[str, tuple[int, int]] = MappingProxyType({"sm_90a": (9, 0), "sm_100a": (10, 0)})
@@ -123,7 +125,7 @@ def build(architecture: str, folder: Path | None = None) -> Build:
     if architecture not in (*ARCHITECTURES, EMULATED):
         known = ", ".join((*ARCHITECTURES, EMULATED))
         raise DeviceError("CUDA kernels", expected=known, given=architecture, fix="name one of these")
-    folder = folder or SOURCES.parents[1] / "build" / "cuda"
+    folder = folder or LIBRARIES
     path = folder / f"{architecture}-{_digest(architecture)[:16]}.so"
     listing = path.with_suffix(".json")
     if not (path.is_file() and listing.is_file()):

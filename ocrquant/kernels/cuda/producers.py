@@ -39,7 +39,7 @@ def quantize(x: Tensor, out: Operand) -> None:
 
     Args:
         x: bf16 [R, w], row stride free.
-        out: R rows of width w, any forms.
+        out: R rows of width w, any forms; its plain form may be x itself.
 
     Raises:
         ShapeError: An argument is not as described.
@@ -48,7 +48,10 @@ def quantize(x: Tensor, out: Operand) -> None:
     contract = Contract("quantize")
     contract.tensor("x", x, "R w", _BF16, strided=True)
     out.check(contract, dtype=_BF16)
-    run("quantize", x.device, x.data_ptr(), x.stride(0), ctypes.byref(_structure(out, *x.shape)))
+    structure = _structure(out, *x.shape)
+    if structure.plain == x.data_ptr():
+        structure.plain = None  # the rows lie there already, and a kernel reads them as what nobody writes
+    run("quantize", x.device, x.data_ptr(), x.stride(0), ctypes.byref(structure))
 
 
 def silu_mul(gate_up: Tensor, out: Operand) -> None:

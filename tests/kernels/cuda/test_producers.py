@@ -117,6 +117,15 @@ def test_a_row_longer_than_a_block_of_threads():
     assert_same(out, wanted)
 
 
+def test_the_plain_form_may_be_the_rows_themselves():
+    x = randn((3, 48), torch.Generator().manual_seed(4))
+    out, wanted = allocate(3, 48, plain=False), allocate(3, 48)
+    quantize_reference(x, wanted)
+    quantize(x, Operand(plain=x, fp8=out.fp8, fp8_scale=out.fp8_scale))
+    assert_same(out, wanted, names=("fp8", "fp8_scale"))
+    assert torch.equal(x, wanted.plain)
+
+
 def test_by_hand():
     # G = 448 * 6 / 6: the block's scale is 448 G / 448 = 1 in units of 1 / G.
     x = torch.zeros(1, 16, dtype=BF16)
