@@ -80,9 +80,9 @@ _CORPUS = Variable(
 )
 _KERNELS = Variable(
     "OCRQUANT_KERNELS",
-    r"auto|native|triton|reference",
-    "auto, native, triton or reference",
-    "implementation of the runtime's ops; native and triton refuse where they do not apply",
+    r"auto|native|triton|cuda|reference",
+    "auto, native, triton, cuda or reference",
+    "implementation of the runtime's ops; native, triton and cuda refuse where they do not apply",
 )
 
 VARIABLES: dict[str, Variable] = {v.name: v for v in (_DEVICE, _NUM_THREADS, _CORPUS, _KERNELS)}
@@ -106,7 +106,7 @@ def corpus(environ: Mapping[str, str] | None = None) -> Path | None:
 
 
 def kernels(environ: Mapping[str, str] | None = None) -> str:
-    """Returns ``OCRQUANT_KERNELS``: ``auto`` (where unset), ``native``, ``triton`` or ``reference``."""
+    """Returns ``OCRQUANT_KERNELS``: ``auto`` where unset, ``native``, ``triton``, ``cuda``, ``reference``."""
     return _KERNELS.read(environ) or "auto"
 
 

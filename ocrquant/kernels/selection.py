@@ -1,4 +1,4 @@
-"""Which implementation of an op runs: the native one, the one in Triton or the reference, and why.
+"""Which implementation of an op runs: the native one, one in Triton or CUDA, or the reference, and why.
 
 The choice depends on the device, the dtype of the activations and the forms that are written, never on sizes
 or contents. The variable ``OCRQUANT_KERNELS`` forces it. Knows names of ops; knows no op.
@@ -25,6 +25,7 @@ from ocrquant.errors import DeviceError
 from ocrquant.kernels.extension import extension, extension_state, missing_reason
 
 __all__ = [
+    "CUDA_OPS",
     "TRITON_OPS",
     "Choice",
     "choices",
@@ -51,6 +52,12 @@ TRITON_OPS: Mapping[str, str] = MappingProxyType(
     }
 )
 """Ops with kernels in Triton, and the module of each one's ``NAME_triton``, loaded when it is first used."""
+
+CUDA_OPS = frozenset({"quantize", "silu_mul", "gated_rms_norm", "replay_rows", "move_cursors"})
+"""Ops with kernels in CUDA C++, functions of `ocrquant.kernels.cuda`.
+
+They run where ``OCRQUANT_KERNELS=cuda`` asks for them: compiling them takes a minute, which nobody shall meet
+unasked in the middle of a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +155,7 @@ def implementation(
     """The implementation of an op that runs on this tensor.
 
     Args:
-        op: Name of the op; where it is one of `TRITON_OPS`, that implementation may run too.
+        op: Name of the op; where it is one of `TRITON_OPS` or `CUDA_OPS`, that implementation may run too.
         activation: The tensor that stands for the call.
         native: Runs on a CPU.
         reference: Runs anywhere.
@@ -158,10 +165,28 @@ def implementation(
     Raises:
         DeviceError: ``OCRQUANT_KERNELS`` names an implementation that does not apply.
     """
+    if env.kernels() == "cuda" and op in CUDA_OPS:
+        return _cuda(op, activation, dtypes)
     kind = _chosen(op, activation, dtypes, not is_for_gpu, op in TRITON_OPS).implementation
     if kind == "triton":
         return cast(Callable[..., None], getattr(import_module(TRITON_OPS[op]), f"{op}_triton"))
     return native if kind == "native" else reference
+
+
+def _cuda(op: str, activation: Tensor, dtypes: tuple[torch.dtype, ...]) -> Callable[..., None]:
+    """On a CPU the kernels run emulated, for tests."""
+    module = import_module("ocrquant.kernels.cuda")
+    obstacle = "" if activation.dtype in dtypes else f"dtype {activation.dtype}"
+    obstacle = obstacle or module.missing_reason(activation.device)
+    if obstacle:
+        raise DeviceError(
+            f"op {op} with OCRQUANT_KERNELS=cuda",
+            expected=f"the compiled kernels, and {' or '.join(map(str, dtypes))}",
+            given=obstacle,
+            fix="unset the variable to let another implementation run",
+        )
+    note_choice(op, "cuda", f"OCRQUANT_KERNELS=cuda, {module.architecture(activation.device)}")
+    return cast(Callable[..., None], getattr(module, op))
 
 
 def _chosen(
