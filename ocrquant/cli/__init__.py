@@ -204,6 +204,14 @@ def run(
     dpi: Annotated[int, typer.Option(help="Resolution of PDF pages.")] = 150,
     force: Annotated[bool, typer.Option("--force", help="Read again what is up to date.")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Say first which kernels run.")] = False,
+    speculation: Annotated[
+        Literal["off", "ngram", "drafter"], typer.Option(help="What guesses tokens; texts are the same.")
+    ] = "off",
+    drafter: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of the drafter, with --speculation drafter.")
+    ] = None,
+    window: Annotated[int | None, typer.Option(help="Rows of a page in a step; else as measured.")] = None,
+    stats: Annotated[bool, typer.Option("--stats", help="Say what guessing brought.")] = False,
 ) -> None:
     """Read pages with a checkpoint, one text file a page. Resumes where it was stopped."""
     options = {key: value for key, value in locals().items() if key not in ("checkpoint", "pages")}

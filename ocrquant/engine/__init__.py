@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ocrquant.engine.config import EngineConfig
-    from ocrquant.engine.engine import Engine, StepStatistics
+    from ocrquant.engine.engine import Engine
     from ocrquant.engine.loading import Runtime, RuntimeSettings, load_runtime
     from ocrquant.engine.pages import page_prompt
     from ocrquant.engine.preparing import PageTask, default_workers
     from ocrquant.engine.prompt import Prompt, PromptImage, text_prompt
-    from ocrquant.engine.request import FinishReason, RequestOutput, RequestResult
+    from ocrquant.engine.request import DraftCounts, FinishReason, RequestOutput, RequestResult
     from ocrquant.engine.sampling import SamplingParams
+    from ocrquant.engine.statistics import StepStatistics
     from ocrquant.engine.transcriber import PageResult, Transcriber
 
 __all__ = [
+    "DraftCounts",
     "Engine",
     "EngineConfig",
     "FinishReason",
@@ -43,6 +45,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "DraftCounts": "request",
     "Engine": "engine",
     "EngineConfig": "config",
     "FinishReason": "request",
@@ -55,7 +58,7 @@ _HOMES = {
     "Runtime": "loading",
     "RuntimeSettings": "loading",
     "SamplingParams": "sampling",
-    "StepStatistics": "engine",
+    "StepStatistics": "statistics",
     "Transcriber": "transcriber",
     "default_workers": "preparing",
     "load_runtime": "loading",

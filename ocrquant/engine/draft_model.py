@@ -7,7 +7,6 @@ knows no layer.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -37,19 +36,16 @@ class ModelDrafts:
         device: Where both are.
 
     Attributes:
-        seconds: Time in drafting so far.
-        alone: Of the latest call: what the slots would have drafted without a selector.
+        alone: See `DraftSource`.
     """
 
     def __init__(self, drafter: Drafter, config: EngineConfig, device: Device) -> None:
         self._drafter, self._config, self._device = drafter, config, device
         self._arenas: dict[tuple[int, int], _BlockArena] = {}
-        self.seconds = 0.0
-        self.alone: list[tuple[int, ...]] = []
+        self.alone: Sequence[tuple[int, ...]] = ()
 
     def propose(self, requests: Sequence[Request], most: int, tables: Tables) -> list[tuple[int, ...]]:
         """See `DraftSource`; as many guesses as are wanted for every request."""
-        began = time.perf_counter()
         count, size = len(requests), 1 + most
         arena = self._arenas.get((count, size))
         if arena is None:
@@ -58,9 +54,7 @@ class ModelDrafts:
             )
         assert tables.drafter is not None, "an engine with a drafter has pages for it"
         arena.write(requests, tables.drafter)
-        tokens, alone = arena.run()
-        self.alone = alone
-        self.seconds += time.perf_counter() - began
+        tokens, self.alone = arena.run()
         return tokens
 
 
@@ -164,11 +158,14 @@ class _BlockArena:
                 places.reshape(-1) + 1 if is_causal else np.repeat(host["kv_len"], self._size)
             )
 
-    def run(self) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
-        """Drafts of every block, and what the slots alone would have drafted."""
+    def run(self) -> tuple[list[tuple[int, ...]], Sequence[tuple[int, ...]]]:
+        """Drafts of every block, and what the slots alone would have drafted where that may differ."""
         self._launch()
         drafter, rows = self._drafter, self._count * self._size
-        tokens, alone = self._device.read_back(drafter.tokens[:rows], drafter.alone[:rows])
-        both = (found.reshape(self._count, self._size)[:, 1:].tolist() for found in (tokens, alone))
-        first, second = ([tuple(row) for row in rows_of] for rows_of in both)
-        return first, second
+        wanted = [drafter.tokens[:rows]]
+        wanted += [] if drafter.alone is drafter.tokens else [drafter.alone[:rows]]
+        found = [self._rows(tokens) for tokens in self._device.read_back(*wanted)]
+        return found[0], found[1] if len(found) > 1 else ()
+
+    def _rows(self, tokens: npt.NDArray[np.int32]) -> list[tuple[int, ...]]:
+        return [tuple(row[1:]) for row in tokens.reshape(self._count, self._size).tolist()]

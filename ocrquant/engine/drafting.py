@@ -18,7 +18,14 @@ __all__ = ["DraftSource", "NgramDrafts", "num_accepted"]
 
 
 class DraftSource(Protocol):
-    """What guesses."""
+    """What guesses.
+
+    Attributes:
+        alone: What its slots alone would have guessed, for the requests of the latest call; empty where that
+            is the same.
+    """
+
+    alone: Sequence[tuple[int, ...]]
 
     def propose(self, requests: Sequence[Request], most: int, tables: Tables) -> list[tuple[int, ...]]:
         """Guesses for requests whose known tokens are computed but for the last one.
@@ -55,6 +62,8 @@ class NgramDrafts:
         longest: Tokens that must agree at most; shorter ends are tried where none is found.
         shortest: Tokens that must agree at least.
     """
+
+    alone: Sequence[tuple[int, ...]] = ()
 
     def __init__(self, longest: int = 6, shortest: int = 3) -> None:
         self._lengths = range(longest, shortest - 1, -1)

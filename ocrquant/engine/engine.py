@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 from ocrquant.engine.config import EngineConfig
 from ocrquant.engine.drafting import DraftSource, num_accepted
-from ocrquant.engine.plan import Plan, PlanShape, Runner, Sampled
+from ocrquant.engine.plan import Plan, Runner, Sampled
 from ocrquant.engine.pools import Pools
 from ocrquant.engine.postprocess import Postprocessor
 from ocrquant.engine.prefix_cache import PrefixCache, prefix_keys
@@ -20,38 +19,14 @@ from ocrquant.engine.prompt import Prompt
 from ocrquant.engine.request import FinishReason, Request, RequestOutput, RequestResult, RequestState
 from ocrquant.engine.sampling import SamplingParams
 from ocrquant.engine.scheduler import Scheduler
+from ocrquant.engine.statistics import DecodeStatistics, StepStatistics
+from ocrquant.engine.step_times import StepTime
 from ocrquant.engine.text import TextStream
 from ocrquant.engine.vocabulary import Vocabulary
+from ocrquant.engine.window_policy import WindowPolicy
 from ocrquant.errors import EngineError, PageSizeError, RequestError
 
 __all__ = ["Engine", "StepStatistics"]
-
-
-@dataclass(frozen=True, slots=True)
-class StepStatistics:
-    """What one step did.
-
-    Attributes:
-        shape: Rows and requests by class.
-        num_running: Requests that go on after it.
-        num_waiting: Requests in the queue after it.
-        num_preemptions: Requests that lost their pages in it.
-        num_prefix_hits: Requests that entered in it with a kept prefix.
-        free_pages: Pages that every paged cache could still give after it.
-        schedule_us: Time to decide.
-        run_us: Time of the runner.
-        postprocess_us: Time to handle its tokens.
-    """
-
-    shape: PlanShape
-    num_running: int
-    num_waiting: int
-    num_preemptions: int
-    num_prefix_hits: int
-    free_pages: int
-    schedule_us: float
-    run_us: float
-    postprocess_us: float
 
 
 class Engine:
@@ -64,9 +39,12 @@ class Engine:
         end_ids: Tokens that end an answer.
         vocabulary: Bytes of tokens; None gives tokens without text.
         drafts: Guesses of what comes next; None for one token a step.
+        windows: Decides how many rows a request has in a step with guesses; None: as many as there is room
+            for.
 
     Attributes:
         last_step: Of the latest step with rows; None before the first.
+        statistics: What guessing brought so far.
     """
 
     def __init__(
@@ -76,20 +54,23 @@ class Engine:
         end_ids: Collection[int],
         vocabulary: Vocabulary | None = None,
         drafts: DraftSource | None = None,
+        windows: WindowPolicy | None = None,
     ) -> None:
         self.config = config
         self.pools = Pools(config)
         self.prefixes = (
             PrefixCache(config, self.pools, runner.page_bytes) if config.prefix_cache_bytes else None
         )
-        self.scheduler = Scheduler(config, self.pools, self.prefixes, drafts)
+        self.scheduler = Scheduler(config, self.pools, self.prefixes, drafts, windows)
         self.last_step: StepStatistics | None = None
+        self.statistics = DecodeStatistics()
         self._runner = runner
         self._postprocessor = Postprocessor(end_ids, vocabulary)
         self._live: dict[str, Request] = {}
         self._outputs: list[RequestOutput] = []
         self._num_submitted = 0
         self._failure: BaseException | None = None
+        self._accepted: list[int] = []
 
     @property
     def has_work(self) -> bool:
@@ -177,11 +158,25 @@ class Engine:
             num_preemptions=self.scheduler.num_preemptions - preemptions,
             num_prefix_hits=self._num_hits() - hits,
             free_pages=self.pools.num_free_pages,
-            schedule_us=(scheduled - began) / 1000,
+            schedule_us=(scheduled - began) / 1000 - self.scheduler.draft_us,
+            draft_us=self.scheduler.draft_us,
             run_us=(ran - scheduled) / 1000,
             postprocess_us=(time.perf_counter_ns() - ran) / 1000,
         )
+        self._learn(plan, self.last_step)
         return outputs
+
+    def _learn(self, plan: Plan, step: StepStatistics) -> None:
+        """Times and acceptance of a step whose requests all went on in one way."""
+        shape = plan.shape
+        if self.scheduler.drafts is None or shape.prefill or (shape.drafted and shape.decode):
+            return
+        host_us = step.schedule_us + step.postprocess_us
+        requests, window = (shape.drafted, shape.window) if shape.drafted else (shape.decode, 1)
+        time = StepTime(requests, window, step.draft_us, step.run_us, host_us)
+        accepted = self._accepted if shape.drafted else []
+        self.scheduler.windows.note(time, accepted)
+        self.statistics.note(time, requests + sum(accepted))
 
     def run_until_done(self) -> dict[str, RequestResult]:
         """Steps until nothing is left; the answers by name."""
@@ -298,7 +293,10 @@ class Engine:
             count = 1 + num_accepted(window.drafts, tokens[rows])
             accepted.append(count)
             window.request.num_computed += count
-            window.request.drafts.add(window.num_guessed, count)
+            alone = min(count, num_accepted(window.alone, tokens[rows])) if window.alone else count - 1
+            for counts in (window.request.drafts, self.statistics.drafts):
+                counts.add(window.num_guessed, count, alone)
+        self._accepted = [count - 1 for count in accepted]
         self._runner.commit(plan, accepted)
         for number, (window, count) in enumerate(zip(plan.drafted, accepted, strict=True)):
             rows = slice(number * size, number * size + count)

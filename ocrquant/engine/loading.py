@@ -5,14 +5,12 @@ Joins the parts: weights, model, processor, pools, runner. Decides sizes from th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
 
 import torch
 
-from ocrquant.engine.config import EngineConfig, Policy
+from ocrquant.engine.config import EngineConfig
 from ocrquant.engine.cuda_device import open_device
 from ocrquant.engine.device import Device
 from ocrquant.engine.draft_model import ModelDrafts
@@ -21,34 +19,22 @@ from ocrquant.engine.drafting import DraftSource, NgramDrafts
 from ocrquant.engine.engine import Engine
 from ocrquant.engine.memory import MemoryReport, resident_bytes
 from ocrquant.engine.runner import ModelRunner
+from ocrquant.engine.settings import DTYPES, RuntimeSettings, Speculation, StateKind, refused
 from ocrquant.engine.source import CheckpointSource, StoredWeights
 from ocrquant.engine.state import NativePool, ReplayPool, SnapshotPool, StatePool
+from ocrquant.engine.statistics import DecodeStatistics
 from ocrquant.engine.vocabulary import read_vocabulary
+from ocrquant.engine.window_policy import FixedWindow, MeasuredWindow, WindowPolicy
 from ocrquant.errors import EngineError, ModelError
 from ocrquant.json_files import read_json
 from ocrquant.models import ModelSpec
 from ocrquant.models.decoder import Decoder
 from ocrquant.models.drafter.model import Drafter
-from ocrquant.models.layers.linear import Activations
 from ocrquant.models.processing import PixelTable, Processor, open_processor
 from ocrquant.models.registry import architecture, build_model
 from ocrquant.models.workspace import Workspace
 
 __all__ = ["DTYPES", "Runtime", "RuntimeSettings", "Speculation", "StateKind", "load_runtime", "make_runtime"]
-
-Speculation = Literal["off", "ngram", "drafter"]
-"""What guesses tokens."""
-
-StateKind = Literal["native", "replay", "snapshot"]
-"""How recurrent states are kept: as they are, with what is accepted of guesses done again; as a checkpoint
-with records (ReplaySSM); or as they are, with a state more for each guess."""
-
-DTYPES: Mapping[str, torch.dtype] = {
-    "bf16": torch.bfloat16,
-    "fp32": torch.float32,
-    "fp64": torch.float64,
-}
-"""Dtypes of activations by name. Native kernels compute in bf16; the others run the references."""
 
 DEFAULT_LENGTH = 4096
 """Longest sequence where the model could take more and nobody asks for it."""
@@ -57,80 +43,6 @@ DEFAULT_WINDOW = 8
 """Rows of a page whose tokens are guessed without a drafter."""
 
 _NATIVE_MULTIPLE = 16
-_COUNTS = ("max_requests", "max_length", "max_step_tokens", "page_size", "num_pages", "queue_limit", "window")
-_CHOICES = {
-    "activations": Activations,
-    "state": StateKind,
-    "policy": Policy,
-    "speculation": Speculation,
-}
-_OPTIONAL = frozenset({"max_length", "max_step_tokens", "num_pages", "window"})
-_MOST = 2**31 - 1  # what an int32 of a step can say
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuntimeSettings:
-    """How to serve a checkpoint.
-
-    Attributes:
-        max_requests: Most pages that are read at once.
-        max_length: Longest sequence in tokens, page and answer together; None: what the model takes, at most
-            4096.
-        max_step_tokens: Most rows of a step; None: 512, or one a request where that is more.
-        dtype: Of activations, a key of `DTYPES`.
-        device: ``cpu`` or ``cuda:N``.
-        activations: ``quantized`` as each linear's scheme asks, or ``plain``: weights alone are quantized.
-        state: How recurrent states are kept.
-        page_size: Tokens in a page of keys and values.
-        num_pages: Pages of keys and values; None: enough for all requests at full length.
-        prefix_cache_bytes: Memory for kept prefixes; 0 keeps none.
-        policy: Which waiting page enters first.
-        queue_limit: Most waiting pages.
-        prompts: Instructions by kind of page in place of the model's own.
-        speculation: What guesses tokens for the model to verify, several a step: ``ngram``, what followed the
-            last tokens of the answer when they came before; ``drafter``, a model trained for this one; or
-            nothing. Answers are the same.
-        drafter: Folder of the drafter; exactly with ``drafter``.
-        window: Most rows of a page in a step with guesses: its last token and guesses behind it. None: the
-            drafter's block, or 8.
-
-    Raises:
-        EngineError: A setting is out of range; names it.
-    """
-
-    max_requests: int = 8
-    max_length: int | None = None
-    max_step_tokens: int | None = None
-    dtype: str = "bf16"
-    device: str = "cpu"
-    activations: Activations = "quantized"
-    state: StateKind = "native"
-    page_size: int = 16
-    num_pages: int | None = None
-    prefix_cache_bytes: int = 0
-    policy: Policy = "fcfs"
-    queue_limit: int = 1024
-    prompts: Mapping[str, str] | None = None
-    speculation: Speculation = "off"
-    drafter: Path | None = None
-    window: int | None = None
-
-    def __post_init__(self) -> None:
-        for name in _COUNTS:
-            value = getattr(self, name)
-            is_default = value is None and name in _OPTIONAL
-            if not is_default and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise _refused(name, "a whole number of at least 1", value)
-            if not is_default and value > _MOST:
-                raise _refused(name, f"at most {_MOST}", value)
-        for name, allowed in _CHOICES.items():
-            value = getattr(self, name)
-            if value not in get_args(allowed):
-                raise _refused(name, " or ".join(get_args(allowed)), value)
-        if not isinstance(self.dtype, str) or self.dtype not in DTYPES:
-            raise _refused("dtype", f"one of {', '.join(DTYPES)}", self.dtype)
-        if (self.speculation == "drafter") != (self.drafter is not None):
-            raise _refused("drafter", "a folder exactly with speculation = drafter", self.drafter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +66,27 @@ class Runtime:
     settings: RuntimeSettings
     memory: MemoryReport
     drafter: Drafter | None = None
+
+    @property
+    def statistics(self) -> DecodeStatistics:
+        """What guessing brought so far."""
+        found = self.engine.statistics
+        found.flushes = self.runner.num_folds
+        return found
+
+    def speculation_line(self) -> str:
+        """What was asked for and what guesses, in one line."""
+        asked, most = self.settings, self.engine.config.max_window
+        if asked.speculation == "off":
+            return "speculation: off"
+        what = asked.speculation if asked.drafter is None else f"{self._drafter_name()} from {asked.drafter}"
+        is_chosen = isinstance(self.engine.scheduler.windows, MeasuredWindow)
+        rows = f"1 to {most} rows as measured" if is_chosen else f"up to {most} rows"
+        return f"speculation: {what}, windows of {rows}"
+
+    def _drafter_name(self) -> str:
+        assert self.drafter is not None, "asked for"
+        return "DFlash2" if self.drafter.config.is_second else "DFlash"
 
 
 def load_runtime(folder: Path, settings: RuntimeSettings | None = None) -> Runtime:
@@ -205,8 +138,14 @@ def make_runtime(folder: Path, weights: StoredWeights, settings: RuntimeSettings
         drafter = folder_of_drafter.load(model, engine_config)
     runner = ModelRunner(model, engine_config, device, state, pixels, drafter)
     runner.capture_all()
-    drafts = _make_drafts(settings, engine_config, device, drafter)
-    engine = Engine(engine_config, runner, processor.eos_ids, read_vocabulary(processor.tokenizer), drafts)
+    engine = Engine(
+        engine_config,
+        runner,
+        processor.eos_ids,
+        read_vocabulary(processor.tokenizer),
+        _make_drafts(settings, engine_config, device, drafter),
+        _make_windows(settings, window, folder_of_drafter),
+    )
     memory = MemoryReport(
         stored_bytes=weights.num_bytes,
         num_parameters=weights.num_parameters,
@@ -226,8 +165,14 @@ def _window(settings: RuntimeSettings, drafter: DrafterFolder | None) -> int:
         return settings.window or DEFAULT_WINDOW
     most = drafter.config.block_size
     if settings.window is not None and settings.window > most:
-        raise _refused("window", f"at most {most}, the block of the drafter", settings.window)
+        raise refused("window", f"at most {most}, the block of the drafter", settings.window)
     return settings.window or most
+
+
+def _make_windows(settings: RuntimeSettings, window: int, drafter: DrafterFolder | None) -> WindowPolicy:
+    if drafter is None or settings.window is not None:
+        return FixedWindow(window)
+    return MeasuredWindow(window, prior=drafter.survival())
 
 
 def _make_drafts(
@@ -253,10 +198,6 @@ def _check_native(spec: ModelSpec, device: Device) -> None:
         )
 
 
-def _refused(name: str, expected: str, given: object) -> EngineError:
-    return EngineError(f"engine.{name}", expected=expected, given=given, fix="correct the setting")
-
-
 def _place(name: str) -> torch.device:
     fix = "name a device that is there"
     try:
@@ -272,7 +213,7 @@ def _place(name: str) -> torch.device:
 def _length(settings: RuntimeSettings, most: int) -> int:
     length = settings.max_length or min(most, DEFAULT_LENGTH)
     if not 1 <= length <= most:
-        raise _refused("max_length", f"1 to {most}, the context of the model", length)
+        raise refused("max_length", f"1 to {most}, the context of the model", length)
     return length
 
 

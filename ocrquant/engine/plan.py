@@ -37,11 +37,13 @@ class Window:
         request: All of its known tokens but the last are computed.
         drafts: Tokens after the last known one.
         num_guessed: How many of them somebody guessed; the others fill the window up.
+        alone: What a drafter's slots would have guessed without a selector; empty where that is the same.
     """
 
     request: Request
     drafts: tuple[int, ...]
     num_guessed: int
+    alone: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
+from itertools import zip_longest
 from typing import NamedTuple
 
 import numpy as np
@@ -71,22 +72,67 @@ class DraftCounts:
         num_windows: Steps that verified some.
         num_guessed: Guesses.
         num_accepted: Those that the target chose as well.
+        num_alone: At least so many of what the slots of a drafter guessed without its selector; what comes
+            after the first wrong guess of a window is not known.
+        tried: At place j the windows with more than j guesses whose first j were all accepted.
+        survived: At place j the windows whose first j + 1 guesses were all accepted.
     """
 
     num_windows: int = 0
     num_guessed: int = 0
     num_accepted: int = 0
+    num_alone: int = 0
+    tried: list[int] = field(default_factory=list)
+    survived: list[int] = field(default_factory=list)
 
-    def add(self, guessed: int, rows: int) -> None:
+    def add(self, guessed: int, rows: int, alone: int) -> None:
         """Counts one window.
 
         Args:
             guessed: Its guesses.
             rows: Rows that count: the last known token, then right guesses.
+            alone: Right guesses of the slots alone, as far as is known.
         """
+        accepted = min(rows - 1, guessed)
         self.num_windows += 1
         self.num_guessed += guessed
-        self.num_accepted += min(rows - 1, guessed)
+        self.num_accepted += accepted
+        self.num_alone += alone
+        for counts, length in ((self.tried, min(accepted + 1, guessed)), (self.survived, accepted)):
+            counts += [0] * (length - len(counts))
+            for place in range(length):
+                counts[place] += 1
+
+    def merge(self, other: DraftCounts) -> None:
+        """Counts the windows of others too."""
+        self.num_windows += other.num_windows
+        self.num_guessed += other.num_guessed
+        self.num_accepted += other.num_accepted
+        self.num_alone += other.num_alone
+        self.tried = [a + b for a, b in zip_longest(self.tried, other.tried, fillvalue=0)]
+        self.survived = [a + b for a, b in zip_longest(self.survived, other.survived, fillvalue=0)]
+
+    @property
+    def survival(self) -> list[float]:
+        """Chances that the first 1, 2, ... guesses of a window are all accepted.
+
+        Each place counts the windows that had a guess there, so that short ones change nothing further on.
+        """
+        found, chance = [], 1.0
+        for accepted, tried in zip_longest(self.survived, self.tried, fillvalue=0):
+            chance *= accepted / tried
+            found.append(chance)
+        return found
+
+    @property
+    def tokens_a_step(self) -> float:
+        """Tokens of a window on average: accepted guesses and the target's own one; NaN without windows."""
+        return 1 + self.num_accepted / self.num_windows if self.num_windows else float("nan")
+
+    @property
+    def tokens_alone(self) -> float:
+        """The same without a selector, at least."""
+        return 1 + self.num_alone / self.num_windows if self.num_windows else float("nan")
 
 
 @dataclass(slots=True, eq=False)

@@ -23,7 +23,7 @@ from ocrquant.engine.plan import Plan, PlanShape, Sampled, Snapshot
 from ocrquant.engine.pools import Copies
 from ocrquant.engine.prompt import Prompt
 from ocrquant.engine.request import Request
-from ocrquant.engine.state import StatePool, StateSnapshot
+from ocrquant.engine.state import ReplayPool, StatePool, StateSnapshot
 from ocrquant.errors import RequestError
 from ocrquant.kernels.sample import sample
 from ocrquant.models import Caches, Model
@@ -85,6 +85,11 @@ class ModelRunner:
         """Memory of one page of keys and values, all layers, those of a drafter included."""
         own = sum(cache[0].nbytes for cache in (*self.caches.k, *self.caches.v))
         return own + (0 if self._drafter is None else self._drafter.page_bytes)
+
+    @property
+    def num_folds(self) -> int:
+        """Folds of ReplaySSM's records so far; 0 with other states."""
+        return self._state.flush_count if isinstance(self._state, ReplayPool) else 0
 
     @property
     def logits(self) -> Tensor:

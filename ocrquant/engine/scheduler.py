@@ -12,6 +12,7 @@ Holds no tensor: counts, page numbers, and requests.
 from __future__ import annotations
 
 import bisect
+import time
 from dataclasses import dataclass, field
 
 from ocrquant.engine.config import EngineConfig
@@ -21,6 +22,7 @@ from ocrquant.engine.pools import Copies, Pools
 from ocrquant.engine.prefix_cache import KeptPrefix, PrefixCache
 from ocrquant.engine.request import Request, RequestState
 from ocrquant.engine.request_queue import RequestQueue
+from ocrquant.engine.window_policy import FixedWindow, WindowPolicy
 
 __all__ = ["Scheduler"]
 
@@ -48,12 +50,14 @@ class Scheduler:
         pools: What running requests hold.
         prefixes: Kept prefixes; None to keep none.
         drafts: Guesses of what comes next; None for none.
+        windows: Decides how many rows a request has in a step with guesses.
 
     Attributes:
         running: Oldest first.
         queue: Those that wait.
         num_steps: Steps planned so far.
         num_preemptions: Requests that lost their pages so far.
+        draft_us: Time that guessing took in the latest step.
     """
 
     def __init__(
@@ -62,15 +66,18 @@ class Scheduler:
         pools: Pools,
         prefixes: PrefixCache | None = None,
         drafts: DraftSource | None = None,
+        windows: WindowPolicy | None = None,
     ) -> None:
         self.config = config
         self.pools = pools
         self.prefixes = prefixes
         self.drafts = drafts
+        self.windows = windows or FixedWindow(config.max_window)
         self.queue = RequestQueue(config)
         self.running: list[Request] = []
         self.num_steps = 0
         self.num_preemptions = 0
+        self.draft_us = 0.0
         # Whoever did not fit fits no sooner than somebody has left; until then nobody asks again.
         self._blocked: Request | None = None
         self._tables = Tables(pools.kv.table, pools.drafter.table if pools.drafter else None)
@@ -101,6 +108,7 @@ class Scheduler:
         self.num_steps += 1
         draft = _Draft(self.config.max_step_tokens)
         self._continue_running(draft)
+        self.draft_us = 0.0
         if self.drafts is not None and draft.decode:
             self._open_windows(draft, self.drafts)
         draft.budget -= len(draft.decode) + sum(1 + len(window.drafts) for window in draft.windows)
@@ -159,16 +167,21 @@ class Scheduler:
 
         Room for guesses is never taken from another request.
         """
-        most = self.config.max_window - 1
-        able = [request for request in draft.decode if self._has_room(request, most)]
-        proposed = drafts.propose(able, most, self._tables) if able and most else []
-        length = max(map(len, proposed), default=0)
+        most = self.windows.rows(len(draft.decode)) - 1
+        able = [request for request in draft.decode if self._has_room(request, most)] if most else []
+        if not able:
+            return
+        began = time.perf_counter_ns()
+        proposed = drafts.propose(able, most, self._tables)
+        self.draft_us = (time.perf_counter_ns() - began) / 1000
+        length = max(map(len, proposed))
         windowed = set()
-        for request, guesses in zip(able, proposed, strict=False):
+        alone = drafts.alone or [()] * len(able)
+        for request, guesses, by_slots in zip(able, proposed, alone, strict=True):
             if guesses:
                 # Windows have one length; what fills one up counts only where it happens to be right.
                 filled = guesses + guesses[-1:] * (length - len(guesses))
-                draft.windows.append(Window(request, filled, len(guesses)))
+                draft.windows.append(Window(request, filled, len(guesses), by_slots))
                 windowed.add(request.number)
         draft.decode = [request for request in draft.decode if request.number not in windowed]
 

@@ -29,6 +29,7 @@ def explain(runtime: Runtime) -> str:
             "",
             *(f"{name:<{width}}  {choice.implementation} ({choice.reason})" for name, choice in ops),
             "",
+            runtime.speculation_line(),
             f"memory: {runtime.memory.line()}",
         ]
     )

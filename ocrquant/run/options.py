@@ -39,6 +39,10 @@ class RunOptions:
         dpi: Resolution at which PDF pages are rendered.
         force: Read again what is up to date.
         explain: Say what runs before it does.
+        speculation: What guesses tokens: ``off``, ``ngram`` or ``drafter``; texts are the same.
+        drafter: Folder of the drafter; exactly with ``drafter``.
+        window: Rows of a page in a step with guesses; None: see `ocrquant.engine.RuntimeSettings`.
+        stats: Say what guessing brought.
     """
 
     out: Path
@@ -61,11 +65,16 @@ class RunOptions:
     dpi: int = 150
     force: bool = False
     explain: bool = False
+    speculation: str = "off"
+    drafter: Path | None = None
+    window: int | None = None
+    stats: bool = False
 
     def text_settings(self) -> dict[str, Any]:
         """What a page's text depends on besides the page, its kind and the checkpoint.
 
-        How many pages are read together, who prepares them and what is kept of them changes no text.
+        How many pages are read together, who prepares them, what is kept of them and what is guessed changes
+        no text.
         """
         return {
             "max_tokens": self.max_tokens,

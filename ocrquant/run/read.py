@@ -15,6 +15,7 @@ from ocrquant import __version__, env
 from ocrquant.adapters import model_folder, resolve_device
 from ocrquant.artifacts import sha256_data, write_bytes
 from ocrquant.engine import (
+    DraftCounts,
     PageResult,
     PageTask,
     Runtime,
@@ -49,7 +50,7 @@ def run_pages(
         checkpoint: Folder of a checkpoint, or the name of a shipped model.
         sources: See `ocrquant.run.inputs.list_inputs`.
         options: How.
-        say: Takes what `options.explain` asks for.
+        say: Takes what `options.explain` and `options.stats` ask for.
 
     Returns:
         Counts. Pages that failed are in it; the others are written.
@@ -81,6 +82,12 @@ def run_pages(
             if options.explain:
                 say(explain(runtime))
             work.read(runtime, todo, sampling, summary)
+            if options.speculation != "off":
+                kinds = {kind: counts.tokens_a_step for kind, counts in work.drafts.items()}
+                summary.guesses = {**runtime.statistics.record(), "tokens_a_step_by_kind": kinds}
+            if options.stats:
+                lines = [runtime.speculation_line(), *runtime.statistics.lines(work.drafts)]
+                say("\n".join(lines))
         write_bytes(options.out / SUMMARY, summary.to_json().encode())
     return summary
 
@@ -92,11 +99,16 @@ class _Work:
         output: Where texts go.
         common: What all texts depend on.
         options: How to read.
+
+    Attributes:
+        drafts: What came of guesses, by kind of page.
     """
 
     def __init__(self, output: OutputFolder, common: dict[str, Any], options: RunOptions) -> None:
         self._output, self._common, self._options = output, common, options
         self._records: dict[str, dict[str, Any]] = {}
+        self._kinds: dict[str, str] = {}
+        self.drafts: dict[str, DraftCounts] = {}
 
     def is_done(self, page: InputPage) -> bool:
         """Whether the text of a page is there and up to date."""
@@ -127,6 +139,7 @@ class _Work:
             if page.error is None:
                 source = self._output.input_record(page.image.path)
                 self._records[page.name] = {**source, "settings": self._settings(page)}
+                self._kinds[page.name] = page.kind
                 yield PageTask(page.name, page.image, instruction or page.kind)
 
     def _write(self, result: PageResult, summary: RunSummary) -> None:
@@ -136,6 +149,8 @@ class _Work:
         if result.error is not None:
             self._output.drop(name)
             return
+        if result.answer is not None and result.answer.drafts.num_windows:
+            self.drafts.setdefault(self._kinds[name], DraftCounts()).merge(result.answer.drafts)
         done = {"tokens": result.num_tokens, "finish": str(result.finish_reason)}
         self._output.write(name, result.text, {**record, **done})
 
@@ -170,9 +185,13 @@ def _settings(options: RunOptions, device: str) -> RuntimeSettings:
         activations=cast(Any, options.activations),
         state=cast(Any, options.state),
         prefix_cache_bytes=options.prefix_cache_mib * MIB,
+        speculation=cast(Any, options.speculation),
+        drafter=options.drafter,
+        window=options.window,
     )
 
 
 def _plain(options: RunOptions) -> dict[str, Any]:
     """Options as JSON can hold them."""
-    return {**asdict(options), "out": str(options.out), "stop": list(options.stop)}
+    drafter = None if options.drafter is None else str(options.drafter)
+    return {**asdict(options), "out": str(options.out), "stop": list(options.stop), "drafter": drafter}

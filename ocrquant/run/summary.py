@@ -39,6 +39,7 @@ class RunSummary:
         prepare_seconds: Of each page, opening and encoding.
         settings: What was asked for.
         runtime: What it ran on.
+        guesses: What guessing brought, see `ocrquant.engine.statistics`; empty without.
     """
 
     checkpoint: str
@@ -53,6 +54,7 @@ class RunSummary:
     prepare_seconds: list[float] = field(default_factory=list)
     settings: Mapping[str, Any] = field(default_factory=dict)
     runtime: Mapping[str, Any] = field(default_factory=dict)
+    guesses: Mapping[str, Any] = field(default_factory=dict)
 
     def add(self, result: PageResult) -> None:
         """Counts a page that is over."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ocrquant.drafter.config import DFLASH, DrafterConfig, default_taps
+from ocrquant.drafter.config import DFLASH, DrafterConfig
 from ocrquant.drafter.folder import save_drafter
 from ocrquant.drafter.model import Blocks, DraftModel, _heads, _rotary
 from ocrquant.drafter.target import read_ends
@@ -24,7 +24,7 @@ def config_for(target: Path, *, second: bool = False, **changes: object) -> Draf
     values = {
         "architectures": (DFLASH,),
         "block_size": 8,
-        "target_layer_ids": default_taps(ends.num_layers, 2),
+        "target_layer_ids": (0, ends.num_layers - 2),
         "target_sha256": ends.sha256,
         "mask_token_id": 3,
         "vocab_size": vocab,

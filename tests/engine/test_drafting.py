@@ -21,11 +21,13 @@ class Oracle:
     Args:
         right: Probability that a token is guessed right.
         silent: Probability that a request gets no guess at all.
+        drafter: Whether the runner keeps the keys of a drafter too, which changes every answer.
     """
 
-    def __init__(self, right, *, silent=0.2, seed=0):
+    def __init__(self, right, *, silent=0.2, seed=0, drafter=False):
         self.right, self.silent, self.rng = right, silent, np.random.default_rng(seed)
-        self.answers = {}
+        self.drafter = drafter
+        self.answers, self.alone = {}, ()
 
     def propose(self, asked, most, tables):
         return [self._guess(request, most) for request in asked]
@@ -49,7 +51,9 @@ class Oracle:
                 }
                 | {"max_tokens": 1000}
             )
-            self.answers[request.id] = expected_answer(request.prompt, sampling, request.limit)[0]
+            self.answers[request.id] = expected_answer(
+                request.prompt, sampling, request.limit, drafter=self.drafter
+            )[0]
         return self.answers[request.id]
 
 
@@ -110,8 +114,8 @@ def test_right_guesses_save_steps():
 @pytest.mark.parametrize("drafter_pages", [0, 34])
 def test_guesses_of_preempted_requests(drafter_pages):
     engine, runner = make_engine(
-        num_pages=30, drafter_pages=drafter_pages, max_positions=96, drafts=Oracle(0.8), max_window=6,
-        max_step_tokens=64,
+        num_pages=30, drafter_pages=drafter_pages, max_positions=96, max_window=6, max_step_tokens=64,
+        drafts=Oracle(0.8, drafter=drafter_pages > 0),
     )  # fmt: skip
     asked = {engine.submit(*request): request for request in requests(60, seed=1, ignore_eos=True)}
     results = run_checked(engine)
@@ -135,12 +139,14 @@ def test_ends_stops_and_limits_inside_a_window():
     assert {FinishReason.END, FinishReason.STOP, FinishReason.LENGTH} <= reasons
 
 
-def test_many_arrivals_cancellations_and_preemptions_with_guesses():
+@pytest.mark.parametrize(("drafter_pages", "count"), [(0, 300), (34, 2000)])
+def test_many_arrivals_cancellations_and_preemptions_with_guesses(drafter_pages, count):
     engine, runner = make_engine(
-        num_pages=60, max_positions=96, drafts=Oracle(0.7), max_window=4, max_step_tokens=48, queue_limit=12,
+        num_pages=30, drafter_pages=drafter_pages, max_positions=96,
+        drafts=Oracle(0.7, drafter=drafter_pages > 0), max_window=4, max_step_tokens=48, queue_limit=12,
         prefix_cache_bytes=4000,
     )  # fmt: skip
-    draw, asked, results, todo = np.random.default_rng(7), {}, {}, requests(1500, seed=8)
+    draw, asked, results, todo = np.random.default_rng(7), {}, {}, requests(count, seed=8)
     while todo or engine.has_work:
         while todo and draw.random() < 0.6:
             try:
@@ -157,7 +163,9 @@ def test_many_arrivals_cancellations_and_preemptions_with_guesses():
                     check_answer(output.result, *asked[output.id], engine)
                 del asked[output.id]
         engine.check_integrity()
-    assert len(results) == 1500
+    assert len(results) == count
+    assert sum(result.num_preemptions for result in results.values()) > count / 100
+    assert sum(result.drafts.num_accepted for result in results.values()) > count
     check_empty(engine, runner)
 
 
@@ -165,7 +173,7 @@ class Known:
     """Guesses from answers of the model itself, with faults."""
 
     def __init__(self, answers, seed=0):
-        self.answers, self.rng = answers, np.random.default_rng(seed)
+        self.answers, self.rng, self.alone = answers, np.random.default_rng(seed), ()
 
     def propose(self, asked, most, tables):
         found = []

@@ -19,6 +19,7 @@ from ocrquant.adapters import model_folder
 from ocrquant.cli import app
 from ocrquant.engine import Transcriber
 from ocrquant.models.processing import open_processor
+from tests.engine.drafters import make_drafter
 from tests.engine.pages_on_disk import is_alive
 from tests.engine.reading import CROPS, crops
 from tests.pages.conftest import build_pdf
@@ -229,6 +230,30 @@ def test_what_runs_is_said_on_demand(scans: Path, out: Path):
     assert "activations asked" in run(page, "--out", out, *LINES, "--explain").stdout
 
 
+def test_what_guessing_brought_is_said_and_changes_no_text(scans: Path, out: Path, tmp_path: Path):
+    run(scans, "--out", out, *LINES)
+    drafter, guessed = tmp_path / "drafter", tmp_path / "guessed"
+    make_drafter(drafter, model_folder("pico"))
+    asked = ("--speculation", "drafter", "--drafter", drafter, "--window", 4, "--stats")
+    result = run(scans, "--out", guessed, *LINES, *asked)
+    assert texts(guessed) == texts(out)
+    for words in (
+        "windows of up to 4 rows",
+        "tokens a step 1.",
+        "  line: 1.",
+        "accepted by position",
+        "verify",
+    ):
+        assert words in result.stdout
+    found = summary(guessed)["guesses"]
+    assert found["windows"] > 100
+    assert found["tokens_a_step_by_kind"]["line"] == found["tokens_a_step"]
+    # Guesses are no reason to read again.
+    assert summary(out)["guesses"] == {}
+    run(scans, "--out", guessed, *LINES)
+    assert summary(guessed)["num_skipped"] == 8
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
@@ -240,6 +265,8 @@ def test_what_runs_is_said_on_demand(scans: Path, out: Path):
         (["--dpi", "0"], 29, ["dpi"]),
         (["--device", "cuda:7"], 25, ["cuda:7"]),
         (["--prefix-cache", "-1"], 28, ["prefix_cache"]),
+        (["--speculation", "drafter"], 28, ["drafter", "a folder"]),
+        (["--speculation", "ngram", "--window", "0"], 28, ["window"]),
     ],
 )
 def test_values_out_of_range_are_refused_in_one_line(scans: Path, out: Path, arguments, code, words):

@@ -1,8 +1,8 @@
 """The recurrent states of Gated DeltaNet layers, so that drafted tokens can be undone.
 
-`StatePool` is what an engine sees. `NativePool` does accepted tokens again, `SnapshotPool` keeps one state for
-each drafted token, `ReplayPool` one checkpoint and small records (ReplaySSM). Knows no scheduler and no pages,
-and of models only what passes through a step.
+`StatePool` is what an engine sees. `NativePool` does accepted tokens again, `SnapshotPool` keeps one state
+for each drafted token, `ReplayPool` one checkpoint and small records (ReplaySSM). Knows no scheduler and no
+pages, and of models only what passes through a step.
 """
 
 from __future__ import annotations
