@@ -48,6 +48,8 @@ TRITON_OPS: Mapping[str, str] = MappingProxyType(
             "sigmoid_mul": "",
             "rms_norm": "",
             "gated_rms_norm": "",
+            "attention_inputs": "",
+            "paged_attention": "",
         }.items()
     }
 )

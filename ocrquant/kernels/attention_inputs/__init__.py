@@ -8,7 +8,7 @@ from torch import Tensor
 from ocrquant.kernels.attention_inputs.native import attention_inputs_native
 from ocrquant.kernels.attention_inputs.reference import attention_inputs_reference
 from ocrquant.kernels.contract import I32, Contract
-from ocrquant.kernels.selection import use_native
+from ocrquant.kernels.selection import implementation
 
 __all__ = ["attention_inputs"]
 
@@ -53,6 +53,5 @@ def attention_inputs(
     contract.tensor("v_cache", v_cache, "pages page_size nkv hd", k_cache.dtype)
     is_plain = k_cache.dtype != torch.uint8
     contract.require(not is_plain or k_scale == v_scale == 1, "k_scale", "1 for this cache", k_scale)
-    (attention_inputs_native if use_native("attention_inputs", q) else attention_inputs_reference)(
-        q, k, v, q_norm, k_norm, eps, cos, sin, slot_mapping, out_q, k_cache, v_cache, k_scale, v_scale
-    )
+    run = implementation("attention_inputs", q, attention_inputs_native, attention_inputs_reference)
+    run(q, k, v, q_norm, k_norm, eps, cos, sin, slot_mapping, out_q, k_cache, v_cache, k_scale, v_scale)

@@ -8,7 +8,7 @@ from torch import Tensor
 from ocrquant.kernels.contract import I32, Contract
 from ocrquant.kernels.paged_attention.native import paged_attention_native
 from ocrquant.kernels.paged_attention.reference import paged_attention_reference
-from ocrquant.kernels.selection import use_native
+from ocrquant.kernels.selection import implementation
 
 __all__ = ["paged_attention"]
 
@@ -47,6 +47,5 @@ def paged_attention(
     contract.require(out.shape[1] == heads * head_dim, "out", f"width {heads * head_dim}", out.shape[1])
     is_plain = k_cache.dtype != torch.uint8
     contract.require(not is_plain or k_scale == v_scale == 1, "k_scale", "1 for this cache", k_scale)
-    (paged_attention_native if use_native("paged_attention", q) else paged_attention_reference)(
-        q, k_cache, v_cache, page_table, q_start, kv_len, scale, out, causal, k_scale, v_scale, first_key
-    )
+    run = implementation("paged_attention", q, paged_attention_native, paged_attention_reference)
+    run(q, k_cache, v_cache, page_table, q_start, kv_len, scale, out, causal, k_scale, v_scale, first_key)

@@ -12,8 +12,10 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
+from ocrquant.kernels.attention_inputs.triton import attention_inputs_triton
 from ocrquant.kernels.gated_rms_norm.triton import gated_rms_norm_triton
 from ocrquant.kernels.operand import Operand, OperandSpec
+from ocrquant.kernels.paged_attention.triton import paged_attention_triton
 from ocrquant.kernels.quantize.triton import quantize_triton
 from ocrquant.kernels.rms_norm.triton import rms_norm_triton
 from ocrquant.kernels.sigmoid_mul.triton import sigmoid_mul_triton
@@ -85,12 +87,41 @@ _PRODUCERS = {
 _FORMS = ("fp8 by token", "fp8 calibrated", "nvfp4")
 
 
+KV_HEADS, PAGES, PAGE_SIZE, ROTATED = 4, 384, 16, 64
+
+
+def _cache(form: str) -> Tensor:
+    kind = torch.uint8 if form == "coded cache" else BF16
+    return _empty(PAGES, PAGE_SIZE, KV_HEADS, HEAD_DIM, dtype=kind)
+
+
+def _attention_inputs(form: str) -> None:
+    width, cos = _empty(HEAD_DIM, dtype=F32), _empty(ROWS, ROTATED // 2, dtype=F32)
+    q, k, v = (_empty(ROWS, count, HEAD_DIM) for count in (HEADS, KV_HEADS, KV_HEADS))
+    slots = _empty(ROWS, dtype=torch.int32)
+    out, caches = _empty(ROWS, HEADS, HEAD_DIM), (_cache(form), _cache(form))
+    attention_inputs_triton(q, k, v, width, width, EPS, cos, cos, slots, out, *caches)
+
+
+def _paged_attention(form: str, rows: int = ROWS) -> None:
+    count = _empty(ROWS, dtype=torch.int32)
+    q, out = _empty(rows, HEADS, HEAD_DIM), _empty(rows, HEADS * HEAD_DIM)
+    table, starts = _empty(ROWS, PAGES, dtype=torch.int32), _empty(ROWS + 1, dtype=torch.int32)
+    paged_attention_triton(q, _cache(form), _cache(form), table, starts, count, 0.0625, out)
+
+
 def _produces(make: Callable[[str], None], form: str) -> Callable[[], None]:
     return lambda: make(form)
 
 
 CALLS: Mapping[str, Callable[[], None]] = MappingProxyType(
     {f"{op}, {form}": _produces(make, form) for op, make in _PRODUCERS.items() for form in _FORMS}
+    | {
+        f"{op} {form}": _produces(make, form)
+        for op, make in (("attention_inputs", _attention_inputs), ("paged_attention", _paged_attention))
+        for form in ("bf16 cache", "coded cache")
+    }
+    | {"paged_attention windows": lambda: _paged_attention("bf16 cache", ROWS * 16)}
 )
 """By what is called: an op, and what it writes."""
 
