@@ -50,6 +50,13 @@ TRITON_OPS: Mapping[str, str] = MappingProxyType(
             "gated_rms_norm": "",
             "attention_inputs": "",
             "paged_attention": "",
+            "causal_conv": "",
+            "gated_delta_rows": "",
+            "replay_rows": "replay",
+            "replay_fold": "replay",
+            "move_cursors": "replay",
+            "sample": "",
+            "selector_walk": "",
         }.items()
     }
 )

@@ -12,7 +12,7 @@ from torch import Tensor
 from ocrquant.kernels.causal_conv.native import causal_conv_native
 from ocrquant.kernels.causal_conv.reference import TAPS, causal_conv_reference
 from ocrquant.kernels.contract import Contract
-from ocrquant.kernels.selection import use_native
+from ocrquant.kernels.selection import implementation
 
 __all__ = ["TAPS", "causal_conv"]
 
@@ -44,9 +44,8 @@ def causal_conv(
     contract.tensor("out", out, "R C", x.dtype)
     if record is not None:
         contract.tensor("record", record, "slots T C", x.dtype)
-    run = causal_conv_reference
-    if use_native("causal_conv", x):
+    run = implementation("causal_conv", x, causal_conv_native, causal_conv_reference)
+    if run is causal_conv_native:
         fits = x.shape[1] % CHANNEL_MULTIPLE == 0
         contract.require(fits, "x", f"channels that are a multiple of {CHANNEL_MULTIPLE}", x.shape[1])
-        run = causal_conv_native
     run(x, weight, tail, q_start, slots, fresh, out, record)

@@ -14,7 +14,7 @@ from ocrquant.kernels.contract import Contract
 from ocrquant.kernels.gated_delta_rows.checks import check_native, check_rows
 from ocrquant.kernels.gated_delta_rows.native import gated_delta_rows_native
 from ocrquant.kernels.gated_delta_rows.reference import EPSILON, gated_delta_rows_reference
-from ocrquant.kernels.selection import use_native
+from ocrquant.kernels.selection import implementation
 
 __all__ = ["EPSILON", "gated_delta_rows"]
 
@@ -40,8 +40,7 @@ def gated_delta_rows(
     contract = Contract("gated_delta_rows")
     check_rows(contract, mixed, a, b, a_log, dt_bias, state, q_start, slots, out, key_heads)
     contract.tensor("fresh", fresh, "N", torch.int32)
-    run = gated_delta_rows_reference
-    if use_native("gated_delta_rows", mixed):
+    run = implementation("gated_delta_rows", mixed, gated_delta_rows_native, gated_delta_rows_reference)
+    if run is not gated_delta_rows_reference:
         check_native(contract, state, a_log, dt_bias)
-        run = gated_delta_rows_native
     run(mixed, a, b, a_log, dt_bias, state, q_start, slots, fresh, out, key_heads)

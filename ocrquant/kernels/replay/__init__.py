@@ -20,7 +20,7 @@ from ocrquant.kernels.replay.reference import (
     replay_fold_reference,
     replay_rows_reference,
 )
-from ocrquant.kernels.selection import use_native
+from ocrquant.kernels.selection import implementation
 
 __all__ = ["Cursors", "Records", "move_cursors", "replay_fold", "replay_rows"]
 
@@ -49,10 +49,9 @@ def replay_rows(
     check_records(contract, records)
     check_cursors(contract, cursors, records.u.shape[2])
     check_rows(contract, mixed, a, b, a_log, dt_bias, records.state, q_start, slots, out, key_heads)
-    run = replay_rows_reference
-    if use_native("replay_rows", mixed):
+    run = implementation("replay_rows", mixed, replay_rows_native, replay_rows_reference)
+    if run is not replay_rows_reference:
         check_native(contract, records.state, a_log, dt_bias)
-        run = replay_rows_native
     run(mixed, a, b, a_log, dt_bias, records, cursors, q_start, slots, out, key_heads, accepted=accepted)
 
 
@@ -67,8 +66,9 @@ def replay_fold(records: Records, cursors: Cursors, slots: Tensor, fresh: Tensor
     check_cursors(contract, cursors, records.u.shape[2])
     contract.tensor("slots", slots, "N", torch.int32)
     contract.tensor("fresh", fresh, "N", torch.int32)
-    is_native = use_native("replay_fold", records.state, (torch.float32,))
-    (replay_fold_native if is_native else replay_fold_reference)(records, cursors, slots, fresh)
+    kinds = (torch.float32,)
+    run = implementation("replay_fold", records.state, replay_fold_native, replay_fold_reference, kinds)
+    run(records, cursors, slots, fresh)
 
 
 def move_cursors(
@@ -84,6 +84,6 @@ def move_cursors(
     contract.tensor("slots", slots, "N", torch.int32)
     if accepted is not None:
         contract.tensor("accepted", accepted, "N", torch.int32)
-    is_native = use_native("move_cursors", cursors.base, (torch.int32,))
-    run = move_cursors_native if is_native else move_cursors_reference
+    kinds = (torch.int32,)
+    run = implementation("move_cursors", cursors.base, move_cursors_native, move_cursors_reference, kinds)
     run(cursors, size, slots, accepted=accepted, reset=reset)

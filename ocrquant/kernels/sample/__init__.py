@@ -9,7 +9,7 @@ from ocrquant.kernels.contract import I32, Contract
 from ocrquant.kernels.sample.native import sample_native
 from ocrquant.kernels.sample.reference import sample_reference
 from ocrquant.kernels.sample.stream import Purpose, uniform
-from ocrquant.kernels.selection import use_native
+from ocrquant.kernels.selection import implementation
 
 __all__ = ["Purpose", "sample", "uniform"]
 
@@ -37,5 +37,5 @@ def sample(
     contract.tensor("position", position, "N", I32)
     contract.tensor("out_tokens", out_tokens, "N", I32)
     contract.tensor("out_gap", out_gap, "N", torch.float32)
-    run = sample_native if use_native("sample", logits, (torch.float32,)) else sample_reference
+    run = implementation("sample", logits, sample_native, sample_reference, (torch.float32,))
     run(logits, temperature, top_p, seed, position, out_tokens, out_gap)

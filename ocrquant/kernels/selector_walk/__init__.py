@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ocrquant.kernels.contract import I32, Contract
-from ocrquant.kernels.selection import use_native
+from ocrquant.kernels.selection import implementation
 from ocrquant.kernels.selector_walk.native import selector_walk_native
 from ocrquant.kernels.selector_walk.reference import selector_walk_reference
 
@@ -39,5 +39,5 @@ def selector_walk(
     rows, vocabulary = logits.shape
     contract.require(1 <= top_k <= vocabulary, "top_k", f"1 to {vocabulary}", top_k)
     contract.require(block >= 1 and rows % block == 0, "block", "whole blocks of rows", block)
-    run = selector_walk_native if use_native("selector_walk", gate) else selector_walk_reference
+    run = implementation("selector_walk", gate, selector_walk_native, selector_walk_reference)
     run(logits, gate, predecessor, successor, tokens, block, top_k, out_tokens, out_alone)

@@ -7,27 +7,38 @@ none of them looks into a tensor on the device, which would stop the host. Knows
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
 from ocrquant.kernels.attention_inputs.triton import attention_inputs_triton
+from ocrquant.kernels.causal_conv.triton import causal_conv_triton
+from ocrquant.kernels.gated_delta_rows.triton import gated_delta_rows_triton
 from ocrquant.kernels.gated_rms_norm.triton import gated_rms_norm_triton
 from ocrquant.kernels.operand import Operand, OperandSpec
 from ocrquant.kernels.paged_attention.triton import paged_attention_triton
 from ocrquant.kernels.quantize.triton import quantize_triton
+from ocrquant.kernels.replay.layout import Cursors, Records
+from ocrquant.kernels.replay.triton import move_cursors_triton, replay_fold_triton, replay_rows_triton
 from ocrquant.kernels.rms_norm.triton import rms_norm_triton
+from ocrquant.kernels.sample.triton import sample_triton
+from ocrquant.kernels.selector_walk.triton import selector_walk_triton
 from ocrquant.kernels.sigmoid_mul.triton import sigmoid_mul_triton
 from ocrquant.kernels.silu_mul.triton import silu_mul_triton
 from ocrquant.kernels.triton_common.launch import Launch, recording
 
 __all__ = ["CALLS", "recorded"]
 
-ROWS = 32
+ROWS = REQUESTS = 32
+SLOTS, WINDOW, HISTORY = 64, 16, 64
 HIDDEN, INTERMEDIATE = 4096, 12288
 HEADS, HEAD_DIM = 16, 256
 KEY_HEADS, VALUE_HEADS, STATE_DIM = 16, 32, 128
+CHANNELS = (2 * KEY_HEADS + VALUE_HEADS) * STATE_DIM
+VOCABULARY = 248320
+RANK, TOP_K = 256, 8
 EPS = 1e-6
 META = torch.device("meta")
 BF16, F32 = torch.bfloat16, torch.float32
@@ -110,18 +121,91 @@ def _paged_attention(form: str, rows: int = ROWS) -> None:
     paged_attention_triton(q, _cache(form), _cache(form), table, starts, count, 0.0625, out)
 
 
-def _produces(make: Callable[[str], None], form: str) -> Callable[[], None]:
-    return lambda: make(form)
+def _i32(*shape: int) -> Tensor:
+    return _empty(*shape, dtype=torch.int32)
+
+
+def _where() -> tuple[Tensor, Tensor]:
+    return _i32(REQUESTS + 1), _i32(REQUESTS)
+
+
+def _causal_conv(*, is_window: bool) -> None:
+    rows = REQUESTS * (WINDOW if is_window else 1)
+    tail, record = _empty(SLOTS, 3, CHANNELS), _empty(SLOTS, WINDOW, CHANNELS)
+    x, out = _empty(rows, CHANNELS), _empty(rows, CHANNELS)
+    fresh = _i32(REQUESTS)
+    causal_conv_triton(x, _empty(CHANNELS, 4), tail, *_where(), fresh, out, record if is_window else None)
+
+
+def _delta_rows(rows: int) -> tuple[Tensor, ...]:
+    gates = _empty(rows, VALUE_HEADS), _empty(rows, VALUE_HEADS)
+    return _empty(rows, CHANNELS), *gates, _empty(VALUE_HEADS, dtype=F32), _empty(VALUE_HEADS, dtype=F32)
+
+
+def _state() -> Tensor:
+    return _empty(SLOTS, VALUE_HEADS, STATE_DIM, STATE_DIM, dtype=F32)
+
+
+def _gated_delta_rows() -> None:
+    mixed, a, b, a_log, dt_bias = _delta_rows(REQUESTS)
+    out = _empty(REQUESTS, VALUE_HEADS * STATE_DIM)
+    rest = (*_where(), _i32(REQUESTS), out, KEY_HEADS)
+    gated_delta_rows_triton(mixed, a, b, a_log, dt_bias, _state(), *rest)
+
+
+def _replay() -> tuple[Records, Cursors]:
+    u = _empty(SLOTS, VALUE_HEADS, HISTORY, STATE_DIM)
+    k = _empty(SLOTS, KEY_HEADS, HISTORY, STATE_DIM)
+    records = Records(_state(), u, k, _empty(SLOTS, VALUE_HEADS, HISTORY, dtype=F32))
+    base, write_pos, flush, flushes = (_i32(SLOTS) for _ in range(4))
+    return records, Cursors(base, write_pos, flush, flushes, history=HISTORY, window=WINDOW)
+
+
+def _replay_rows() -> None:
+    rows = REQUESTS * WINDOW
+    mixed, a, b, a_log, dt_bias = _delta_rows(rows)
+    out = _empty(rows, VALUE_HEADS * STATE_DIM)
+    kept = (*_replay(), *_where())
+    replay_rows_triton(mixed, a, b, a_log, dt_bias, *kept, out, KEY_HEADS, accepted=False)
+
+
+def _replay_fold() -> None:
+    replay_fold_triton(*_replay(), _i32(REQUESTS), _i32(REQUESTS))
+
+
+def _move_cursors() -> None:
+    move_cursors_triton(_replay()[1], HISTORY, _i32(REQUESTS), accepted=_i32(REQUESTS))
+
+
+def _sample() -> None:
+    logits, one = _empty(REQUESTS, VOCABULARY, dtype=F32), _empty(REQUESTS, dtype=F32)
+    sample_triton(logits, one, one, _i32(REQUESTS, 2), _i32(REQUESTS), _i32(REQUESTS), one)
+
+
+def _selector_walk() -> None:
+    rows = REQUESTS * WINDOW
+    logits, gate, code = _empty(rows, VOCABULARY, dtype=F32), _empty(rows, RANK), _empty(VOCABULARY, RANK)
+    selector_walk_triton(logits, gate, code, code, _i32(rows), WINDOW, TOP_K, _i32(rows), _i32(rows))
 
 
 CALLS: Mapping[str, Callable[[], None]] = MappingProxyType(
-    {f"{op}, {form}": _produces(make, form) for op, make in _PRODUCERS.items() for form in _FORMS}
+    {f"{op}, {form}": partial(make, form) for op, make in _PRODUCERS.items() for form in _FORMS}
     | {
-        f"{op} {form}": _produces(make, form)
+        f"{op}, {form}": partial(make, form)
         for op, make in (("attention_inputs", _attention_inputs), ("paged_attention", _paged_attention))
         for form in ("bf16 cache", "coded cache")
     }
-    | {"paged_attention windows": lambda: _paged_attention("bf16 cache", ROWS * 16)}
+    | {
+        "paged_attention, windows": partial(_paged_attention, "bf16 cache", ROWS * WINDOW),
+        "causal_conv, a row each": partial(_causal_conv, is_window=False),
+        "causal_conv, windows": partial(_causal_conv, is_window=True),
+        "gated_delta_rows, a row each": _gated_delta_rows,
+        "replay_rows, windows": _replay_rows,
+        "replay_fold": _replay_fold,
+        "move_cursors": _move_cursors,
+        "sample": _sample,
+        "selector_walk": _selector_walk,
+    }
 )
 """By what is called: an op, and what it writes."""
 

@@ -45,7 +45,7 @@ def test_every_op_with_a_kernel_is_compiled(report, arch):
 @ARCHS
 def test_no_kernel_spills(report, arch):
     builds = [build for builds in report["results"][arch].values() for build in builds]
-    assert len(builds) >= 15
+    assert len(builds) >= 24
     assert [b for b in builds if b["stack_bytes"] or not 0 < b["registers"] <= MOST_REGISTERS] == []
     assert [goal["verdict"] for goal in report["goals"]] == ["reached"]
 
@@ -54,9 +54,12 @@ def test_no_kernel_spills(report, arch):
 def test_conversions_and_loads_are_those_of_the_hardware(report, arch):
     for name, builds in report["results"][arch].items():
         found = builds[0]["instructions"]
-        if "fp8" in name or "nvfp4" in name:
+        if name != "move_cursors":
             assert found["16-byte loads"] > 0, name
+        if "fp8" in name or "nvfp4" in name:
             assert found["cvt.rn.satfinite.e4m3x2"] > 0, name
+        if name.startswith("replay"):  # products of tensor cores, three for each of float32
+            assert found["mma"] > 0, name
         # Hopper has no conversion to E2M1 and counts in integers.
         expects_e2m1 = "nvfp4" in name and arch == "sm_100a"
         assert (found["cvt.rn.satfinite.e2m1x2"] > 0) is expects_e2m1, name

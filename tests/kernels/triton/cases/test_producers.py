@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
 import torch
 from torch import Tensor
+from triton.runtime.interpreter import GridExecutor
 
 from ocrquant.errors import ShapeError
 from ocrquant.formats.scale_layout import swizzle, unswizzle
@@ -30,6 +32,7 @@ from tests.kernels.triton.cases.making import (
     SPECS,
     assert_forms,
     every_spec,
+    only_interpreted,
     padded,
     poisoned,
     randn,
@@ -213,3 +216,23 @@ def test_heads_that_are_no_power_of_two_are_refused():
     weight = torch.ones(48, device=DEVICE)
     with pytest.raises(ShapeError, match="a power of two"):
         gated_rms_norm(randn(1, 96), randn(1, 96), weight, EPS, out)
+
+
+@only_interpreted
+def test_rows_may_be_billions_of_elements_apart(monkeypatch):
+    """Offsets are 64-bit: the second row begins beyond 2**31 elements; only its own memory is touched."""
+    monkeypatch.setattr(
+        GridExecutor, "_restore_args_dev", lambda *_: None
+    )  # would copy all of it onto itself
+    stride, width = 2**31 + 64, 32
+    no_reserve = 0x4000  # MAP_NORESERVE of Linux, which the module has from Python 3.13 on
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | no_reserve
+    with mmap.mmap(-1, 2 * (stride + width), flags=flags) as memory:
+        storage = torch.frombuffer(memory, dtype=BF16)
+        x = storage.as_strided((2, width), (stride, 1))
+        x.copy_(randn(2, width))
+        out, expected = (poisoned(SPECS["by token"], 2, width) for _ in range(2))
+        quantize(x, out)
+        quantize_reference(x.clone(), expected)
+        assert_forms(out, expected)
+        del x, storage
