@@ -66,6 +66,28 @@ def bandwidth(session: Session) -> Iterator[Line]:
                     at_least=_SHARE,
                     note=f"{rate.median / _GIGA:.0f} GB/s, {seconds.median * _MICRO:.1f} us, {_CHUNK} rows",
                 )
+    yield from _small_products(session, copy.median, missing["cuda"])
+
+
+def _small_products(session: Session, copied: float, missing: str) -> Iterator[Line]:
+    """A few bf16 rows times gate and up: what is to read are the weight's codes."""
+    outputs, width = 2 * _SHAPE.intermediate, _SHAPE.hidden
+    if missing:
+        yield not_measured("bandwidth", "small products, cuda", missing)
+        return
+    weight = random_weight((outputs, width), torch.Generator(session.device).manual_seed(0))
+    for precision in (Precision.FP8, Precision.NVFP4):
+        packed = pack(quantize_weight(weight, precision), session.device)
+        for rows in (1, _WINDOW):
+            x, out = _rows(rows, width, session.device), _rows(rows, outputs, session.device)
+            seconds = session.time({"cuda": partial(cuda.small_linear, x, packed, out)})["cuda"]
+            rate = seconds.inverse(packed.nbytes)
+            yield Line.of(
+                "bandwidth",
+                f"small products, {rows} rows times {precision}, cuda, share of the copy",
+                rate.scaled(1 / copied),
+                note=f"{rate.median / _GIGA:.0f} GB/s of weight, {seconds.median * _MICRO:.1f} us",
+            )
 
 
 Arms = dict[str, Callable[[], object]]

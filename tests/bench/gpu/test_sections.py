@@ -52,7 +52,7 @@ def test_shares_are_of_the_copy_and_bytes_are_counted(small, monkeypatch):
     """Every call takes a millisecond, so shares are those of the bytes."""
     monkeypatch.setattr(kernels.cuda, "missing_reason", lambda device: "")
     calls = []
-    for name in ("silu_mul", "gated_rms_norm", "quantize"):
+    for name in ("silu_mul", "gated_rms_norm", "quantize", "small_linear"):
         monkeypatch.setattr(kernels.cuda, name, lambda *arguments, name=name: calls.append(name))
     lines = {line.what: line for line in kernels.bandwidth(session())}
     copy = lines["copy of 1 GiB, bytes read and written"]
@@ -64,15 +64,15 @@ def test_shares_are_of_the_copy_and_bytes_are_counted(small, monkeypatch):
     found = lines["SiLU times up to nvfp4, triton, share of the copy"]
     assert found.value == pytest.approx(moved / 2**21)
     assert (found.at_least, found.verdict) == (0.8, "missed")
-    assert set(calls) == {"silu_mul", "gated_rms_norm", "quantize"}
-    assert len(lines) == 1 + 3 * 2 * 2
+    assert set(calls) == {"silu_mul", "gated_rms_norm", "quantize", "small_linear"}
+    assert len(lines) == 1 + 3 * 2 * 2 + 2 * 2
 
 
 def test_a_kernel_that_is_missing_is_said_to_be(small, monkeypatch):
     monkeypatch.setattr(kernels.cuda, "missing_reason", lambda device: "nvcc is not installed")
     lines = list(kernels.bandwidth(session()))
     missing = [line for line in lines if line.value is None]
-    assert len(missing) == 6
+    assert len(missing) == 7
     assert {line.not_measured for line in missing} == {"nvcc is not installed"}
 
 
