@@ -56,6 +56,7 @@ class CudaDevice(Device):
     """
 
     batch_sizes = BATCH_SIZES
+    commits_in_step = True
 
     def __init__(self, torch_device: torch.device, dtype: torch.dtype) -> None:
         super().__init__(torch_device, dtype)

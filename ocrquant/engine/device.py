@@ -38,9 +38,12 @@ class Device:
         obstacle: Why steps are not captured; empty where they are.
         batch_sizes: Numbers of requests that steps are filled up to, see `engine.graphs`; none where a
             capture costs so little that every number has its own.
+        commits_in_step: Whether a step itself counts the guesses that it accepts and keeps their states, so
+            that nothing more goes to the device.
     """
 
     batch_sizes: tuple[int, ...] = ()
+    commits_in_step: bool = False
 
     def __init__(self, torch_device: torch.device, dtype: torch.dtype) -> None:
         self.torch_device = torch_device

@@ -13,10 +13,12 @@ from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from ocrquant.engine.plan import PlanShape
 
-__all__ = ["BATCH_SIZES", "BatchClasses", "write_padding"]
+__all__ = ["BATCH_SIZES", "BatchClasses", "count_accepted", "padding_of", "write_padding"]
 
 BATCH_SIZES = (1, 2, 4, 8, 12, 16, 24, 32)
 """Requests of a captured step. Beyond them every step is of its own size, and none is captured."""
@@ -69,6 +71,25 @@ class BatchClasses:
             logit_rows=size * max(window, 1),
             images=False,
         )
+
+
+def count_accepted(tokens: Tensor, chosen: Tensor, windows: int) -> Tensor:
+    """Rows of each window that count: its first, and those whose tokens the rows before them chose.
+
+    What `engine.drafting.num_accepted` is on the host, one more; reads nothing back.
+
+    Args:
+        tokens: int32, the rows of all windows first.
+        chosen: int32, what was chosen behind each of these rows.
+        windows: Windows, all of one length.
+
+    Returns:
+        int32 [windows].
+    """
+    length = len(chosen) // windows
+    guesses = tokens[: len(chosen)].view(windows, length)[:, 1:]
+    is_right = guesses == chosen.view(windows, length)[:, :-1]
+    return 1 + is_right.int().cumprod(1).sum(1, dtype=torch.int32)
 
 
 def _is_of_one_kind(shape: PlanShape) -> bool:

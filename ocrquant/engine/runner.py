@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ocrquant.engine.config import EngineConfig
 from ocrquant.engine.device import Device
-from ocrquant.engine.graphs import BatchClasses
+from ocrquant.engine.graphs import BatchClasses, count_accepted
 from ocrquant.engine.metadata import StepBuilder, StepInputs
 from ocrquant.engine.plan import Plan, PlanShape, Sampled, Snapshot
 from ocrquant.engine.pools import Copies
@@ -76,6 +76,8 @@ class ModelRunner:
         self._image_rows = device.empty((config.max_step_tokens, spec.hidden))
         self._images: dict[Request, Tensor] = {}
         self._window: list[int] = []
+        # The states whose windows the host opens and commits; elsewhere the step does it.
+        self._windowed = None if device.commits_in_step else state
         self._graphs: OrderedDict[GraphKey, Callable[[], None]] = OrderedDict()
         self.num_captures = 0
         self.num_replays = 0
@@ -138,9 +140,9 @@ class ModelRunner:
         if self._classes.has(shape) and self._device.can_capture and shape.graph_key not in self._graphs:
             self._capture_class(shape)  # windows of another length than the longest
         inputs = self._prepare(plan, shape)
-        if plan.drafted and self._state is not None:
+        if plan.drafted and self._windowed is not None:
             self._window = self._padded([window.request.slot for window in plan.drafted], shape.drafted)
-            self._state.begin_window(self._window, shape.window)
+            self._windowed.begin_window(self._window, shape.window)
         self._launch(shape, inputs)
         count = plan.shape.logit_rows
         tokens, gaps = self._device.read_back(self._tokens[:count], self._gaps[:count])
@@ -148,8 +150,8 @@ class ModelRunner:
 
     def commit(self, plan: Plan, accepted: Sequence[int]) -> None:
         """See `engine.plan.Runner`; keys and values need nothing, later rows take their places."""
-        if self._state is not None:
-            self._state.commit(self._window, self._padded(accepted, len(self._window)))
+        if self._windowed is not None:
+            self._windowed.commit(self._window, self._padded(accepted, len(self._window)))
 
     def capture_all(self) -> None:
         """Captures every batch class before the first request, the largest first.
@@ -165,11 +167,12 @@ class ModelRunner:
         """Captures a step in which every row belongs to nobody: it may run, and changes nothing."""
         assert shape.graph_key is not None, "a class has no parts of prompts"
         inputs, nobody = self._builder.build_padding(shape), self._padded((), shape.drafted)
-        if shape.drafted and self._state is not None:
-            self._state.begin_window(nobody, shape.window)
+        state = self._windowed if shape.drafted else None
+        if state is not None:
+            state.begin_window(nobody, shape.window)
         self._capture(shape.graph_key, shape, inputs)
-        if shape.drafted and self._state is not None:
-            self._state.commit(nobody, nobody)
+        if state is not None:
+            state.commit(nobody, nobody)
 
     def score(self, plan: Plan, rows: Sequence[int]) -> Tensor:
         """Computes a plan that samples nothing, for the logits of rows of one's own choice.
@@ -261,20 +264,20 @@ class ModelRunner:
         """Everything between the upload and the read-back; only ops on buffers that stay where they are."""
         images = self._image_rows if shape.images else None
         logits = self._logits[: shape.logit_rows]
+        own = self._state if shape.drafted and self._windowed is None else None
+        slots = inputs.step.state.slots[: shape.drafted]
+        if own is not None:
+            own.begin_window(slots, shape.window)
         self._model.forward(inputs.step, self.caches, images, logits)
         if self._drafter is not None and inputs.drafter is not None and inputs.places is not None:
             self._drafter.project(inputs.places, inputs.drafter.slot_mapping)
         if shape.logit_rows:
             drawn, rows = inputs.sampling, slice(0, shape.logit_rows)
-            sample(
-                logits,
-                drawn.temperature,
-                drawn.top_p,
-                drawn.seed,
-                drawn.position,
-                self._tokens[rows],
-                self._gaps[rows],
-            )
+            how = (drawn.temperature, drawn.top_p, drawn.seed, drawn.position)
+            sample(logits, *how, self._tokens[rows], self._gaps[rows])
+        if own is not None:
+            chosen = self._tokens[: shape.drafted * shape.window]
+            own.commit(slots, count_accepted(inputs.step.tokens, chosen, shape.drafted))
 
     def _encode(self, requests: Sequence[Request]) -> None:
         """All images of some requests in one pass of the vision side."""

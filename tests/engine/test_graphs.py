@@ -9,7 +9,8 @@ from ocrquant.engine import loading
 from ocrquant.engine.config import EngineConfig
 from ocrquant.engine.cuda_device import CudaDevice, no_waiting
 from ocrquant.engine.device import Device
-from ocrquant.engine.graphs import BATCH_SIZES, BatchClasses, padding_of
+from ocrquant.engine.drafting import num_accepted
+from ocrquant.engine.graphs import BATCH_SIZES, BatchClasses, count_accepted, padding_of
 from ocrquant.engine.loading import RuntimeSettings, load_runtime
 from ocrquant.engine.metadata import StepBuilder
 from ocrquant.engine.plan import PlanShape
@@ -34,6 +35,16 @@ class FilledDevice(Device):
     def __init__(self, *args):
         super().__init__(*args)
         self.can_capture_prompts = False
+
+
+class CountingDevice(FilledDevice):
+    """Its steps keep accepted rows by themselves, as on a GPU; what counts them is no native op to record."""
+
+    commits_in_step = True
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.can_capture = False
 
 
 @pytest.fixture
@@ -132,6 +143,32 @@ def test_filling_changes_no_token(monkeypatch, state):
     drafted, found = run(RuntimeSettings(**sizes, speculation="ngram", window=4), drafts=Known(answers))
     assert list(found.values()) == answers
     assert 5 < drafted.runner.num_replays < plain.runner.num_replays
+
+
+@pytest.mark.parametrize("state", ["native", "replay"])
+def test_a_step_that_keeps_what_it_accepts_needs_no_word_from_the_host(monkeypatch, state):
+    sizes = {"max_requests": 4, "max_length": 256, "state": state}
+    _, expected = run(RuntimeSettings(**sizes), count=3, tokens=16)
+    answers = list(expected.values())
+    monkeypatch.setattr(loading, "open_device", CountingDevice)
+    drafts = Known(answers)
+    runtime, found = run(RuntimeSettings(**sizes, speculation="ngram", window=4), 3, 16, drafts)
+    assert list(found.values()) == answers
+    assert runtime.engine.statistics.drafts.num_accepted > 0
+    # Nothing of the host went to the states: their staging buffer is as it was made.
+    assert not runtime.runner._state._staged.any()
+
+
+def test_accepted_rows_are_counted_as_the_host_counts_them():
+    torch.manual_seed(0)
+    tokens, chosen = (torch.randint(0, 2, (40,), dtype=torch.int32) for _ in range(2))
+    found = count_accepted(tokens, chosen[:36], 9)
+    wanted = [
+        1 + num_accepted(tokens[i : i + 4].tolist()[1:], chosen[i : i + 4].tolist()) for i in range(0, 36, 4)
+    ]
+    assert found.tolist() == wanted
+    assert found.dtype == torch.int32
+    assert len(set(wanted)) > 2
 
 
 def test_every_class_is_captured_before_the_first_request_and_none_after(filled):
