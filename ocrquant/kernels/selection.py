@@ -183,7 +183,7 @@ def implementation(
 
 
 def _cuda(op: str, activation: Tensor, dtypes: tuple[torch.dtype, ...]) -> Callable[..., None]:
-    """On a CPU the kernels run emulated, for tests."""
+    """On a CPU the kernels run emulated, for tests, and no program of native calls can record them."""
     module = import_module("ocrquant.kernels.cuda")
     obstacle = "" if activation.dtype in dtypes else f"dtype {activation.dtype}"
     obstacle = obstacle or module.missing_reason(activation.device)
@@ -195,6 +195,9 @@ def _cuda(op: str, activation: Tensor, dtypes: tuple[torch.dtype, ...]) -> Calla
             fix="unset the variable to let another implementation run",
         )
     note_choice(op, "cuda", f"OCRQUANT_KERNELS=cuda, {module.architecture(activation.device)}")
+    if activation.device.type == "cpu":
+        for noted in _watchers.references:
+            noted[op] = _choices[op]
     return cast(Callable[..., None], getattr(module, op))
 
 

@@ -82,6 +82,7 @@ class _Own:
 
     def __init__(self, accepted: int) -> None:
         self.answers: list[list[int]] = []
+        self.alone: Sequence[tuple[int, ...]] = ()
         self._accepted = accepted
 
     def propose(self, requests: Sequence[Request], most: int, tables: Tables) -> list[tuple[int, ...]]:
