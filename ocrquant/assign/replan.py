@@ -15,6 +15,7 @@ from ocrquant.assign.stage import choose_formats
 from ocrquant.assign.terms import terms_of
 from ocrquant.errors import RecipeError
 from ocrquant.recipe import load_recipe
+from ocrquant.recipe.imports import parse_yaml
 
 __all__ = ["budget_override", "explain_run", "refuse_for_run", "replan"]
 
@@ -27,19 +28,22 @@ _OPTIONS = {
 _SHOWN_CHANGES = 40
 
 
-def budget_override(budget: Mapping[str, float | None]) -> list[str]:
+def budget_override(budget: Mapping[str, float | None], overrides: Sequence[str] = ()) -> list[str]:
     """The assignment to a recipe that options for a budget mean; none where none was given.
 
     Args:
         budget: Name in the recipe -> value, or None.
+        overrides: ``KEY=VALUE`` as for ``--set``, which may set the budget as well.
 
     Raises:
         RecipeError: There is more than one.
     """
     given = {name: value for name, value in budget.items() if value is not None}
-    if len(given) > 1:
-        options = " and ".join(_OPTIONS[name] for name in given)
-        raise RecipeError("budget", expected="one limit", given=options, fix="keep one of them")
+    options = [_OPTIONS[name] for name in given]
+    if given:
+        options += [f"--set {text}" for text in overrides if _sets_budget(text)]
+    if len(options) > 1:
+        raise RecipeError("budget", expected="one limit", given=" and ".join(options), fix="keep one of them")
     return [f"assign.budget={{{name}: {value!r}}}" for name, value in given.items()]
 
 
@@ -115,6 +119,14 @@ def explain_run(recipe: Path, overrides: Sequence[str], layer: str) -> str:
     folder = Path(resolved.output)
     terms = terms_of(resolved.assign, resolved.export.kv_cache)
     return explain(Sensitivity.load(folder), Assignment.load(folder), layer, terms)
+
+
+def _sets_budget(override: str) -> bool:
+    key, _, value = override.partition("=")
+    if key.strip() == "assign":
+        section = parse_yaml(value, override)
+        return isinstance(section, dict) and "budget" in section
+    return key.strip().split(".")[:2] == ["assign", "budget"]
 
 
 def _decides_plan(key: str) -> bool:

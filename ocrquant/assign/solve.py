@@ -15,6 +15,7 @@ from ocrquant.artifacts.assignment import BudgetKind
 from ocrquant.assign.knapsack import Item, Knapsack, Selection
 from ocrquant.assign.limited import LimitedKnapsack
 from ocrquant.assign.problem import Choice, Problem, Totals
+from ocrquant.assign.terms import KV_CACHE
 from ocrquant.errors import BudgetError
 from ocrquant.formats import Precision
 
@@ -209,9 +210,11 @@ def _unreachable(problem: Problem, kind: BudgetKind, value: float, solver: Solve
     if kind == "max_kl":
         most = _shown(solver.most_resource * unit)
         expected += f", which forced formats cost at best (the smallest plan has {most})"
+    # Keys and values are decided among the groups, but are none of the model's.
+    num_groups = sum(group.name != KV_CACHE for group in problem.groups)
     return BudgetError(
         f"assign.budget.{kind}",
-        expected=f"{expected}, over {len(problem.groups)} groups with what search leaves open to them",
+        expected=f"{expected}, over {num_groups} groups with what search leaves open to them",
         given=_plain(value),
         fix="raise the budget, or settle fewer groups in search and assign",
     )

@@ -44,7 +44,7 @@ def assign(
     from ocrquant.assign.replan import budget_override, explain_run, refuse_for_run, replan
 
     limits = {"bits_per_weight": bits, "weight_bytes": num_bytes, "max_kl": max_kl, "step_us": step_us}
-    given = [*(overrides or ()), *budget_override(limits)]
+    given = [*(overrides or ()), *budget_override(limits, overrides or ())]
     if toolkit is not None:
         from ocrquant.pipeline.native import plan_as, refuse_with_as
 

@@ -24,7 +24,13 @@ class _Arguments(_Fields):
     strategy: str | None = None
     group_size: int | None = None
     dynamic: bool | Literal["local"] | None = None
+    symmetric: bool | None = None
     block_structure: list[int] | str | None = None
+
+
+class _Sparsity(_Fields):
+    format: str | None = None
+    targets: list[str] | None = None
 
 
 class _Group(_Fields):
@@ -36,6 +42,8 @@ class _Group(_Fields):
 class _Configuration(_Fields):
     config_groups: dict[str, _Group] | None = None
     quantized_layers: dict[str, dict[str, Any]] | None = None
+    sparsity_config: _Sparsity | None = None
+    kv_cache_scheme: _Arguments | None = None
     ignored: list[str] | None = Field(default=None, alias="ignore")
     exclude_modules: list[str] | None = None
 

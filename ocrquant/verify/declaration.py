@@ -25,6 +25,14 @@ CLASS_TARGETS = frozenset({"Linear"})
 """Targets that mean every linear of a model, whatever its name."""
 
 
+_CACHE_FIELDS: Mapping[str, tuple[object, ...]] = {
+    "strategy": ("tensor", "attn_head"),
+    "symmetric": (True,),
+    "dynamic": (False, None),
+}
+"""Field of a cache's scheme -> what servers take; scales that are found on the fly are in no file."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetRule:
     """Linears that share a scheme.
@@ -50,6 +58,7 @@ class Declaration:
         ignore: Which are not, whatever a rule says.
         catches_all: Whether a rule means every linear that is not ignored.
         cache: ``fp8`` for scales in E4M3, another word for a cache that is something else, None for none.
+        cache_by_head: Whether the cache has a scale a head in place of one a layer.
     """
 
     method: str
@@ -57,6 +66,7 @@ class Declaration:
     ignore: tuple[str, ...]
     catches_all: bool
     cache: str | None
+    cache_by_head: bool = False
 
     def is_ignored(self, name: str) -> bool:
         """Whether a linear stays as it was."""
@@ -113,12 +123,16 @@ def _compressed(said: Mapping[str, Any], findings: Findings) -> Declaration:
             weights = {k: (group.get("weights") or {}).get(k) for k in ("num_bits", "type", "strategy")}
             _unknown(findings, f"config_groups.{label}", weights)
         rules.append(TargetRule(label=label, targets=tuple(group.get("targets") or ()), scheme=scheme))
+    _check_sparsity(said.get("sparsity_config") or {}, findings)
+    cache = said.get("kv_cache_scheme") or {}
+    _check_cache_scheme(cache, findings)
     return Declaration(
         method="compressed-tensors",
         rules=tuple(rules),
         ignore=tuple(said.get("ignore") or ()),
         catches_all=any(CLASS_TARGETS & set(rule.targets) for rule in rules),
-        cache=_cache(said.get("kv_cache_scheme"), said, findings),
+        cache=_cache(cache, said, findings),
+        cache_by_head=cache.get("strategy") == "attn_head",
     )
 
 
@@ -155,6 +169,32 @@ def _unknown(findings: Findings, what: str, given: object) -> None:
         given=given,
         fix="check what it describes by other means",
     )
+
+
+def _check_sparsity(said: Mapping[str, Any], findings: Findings) -> None:
+    """No weight is sparse: compressed-tensors unpacks none any more, and vLLM 0.32 stops at targets."""
+    form, targets = said.get("format"), said.get("targets")
+    if said and (form != "dense" or targets):
+        findings.add(
+            "sparsity-declared",
+            "sparsity_config",
+            expected="none, or the format dense without targets",
+            given=f"format {form}, targets {targets or 'none'}",
+            fix="store the weights whole and export them again",
+        )
+
+
+def _check_cache_scheme(scheme: Mapping[str, Any], findings: Findings) -> None:
+    """What vLLM 0.32 asks of a cache (``CompressedTensorsKVCacheMethod.validate_kv_cache_scheme``)."""
+    for key, accepted in _CACHE_FIELDS.items():
+        if scheme and scheme.get(key) not in accepted:
+            findings.add(
+                "cache-scheme-unknown",
+                f"kv_cache_scheme.{key}",
+                expected=" or ".join(map(str, accepted)),
+                given=scheme.get(key),
+                fix="export the cache with one scale a layer",
+            )
 
 
 def _cache(scheme: object, said: Mapping[str, Any], findings: Findings) -> str | None:

@@ -54,6 +54,7 @@ _TEXTS: Mapping[Severity, Mapping[str, str]] = {
         "declared-twice": "which scheme a server takes depends on the order in the file",
         "declared-not-stored": "a server looks for codes where there are plain weights",
         "stored-not-declared": "codes are taken for weights: garbled output",
+        "sparsity-declared": "the server stops, or takes packed weights for whole ones",
         # Tensors
         "tensor-missing": "the scale stays what memory held: garbled output",
         "tensor-undeclared": "the server stops with a KeyError, or drops the tensor in silence",
@@ -73,6 +74,7 @@ _TEXTS: Mapping[Severity, Mapping[str, str]] = {
         "tied-flags-differ": "some readers leave the head without a weight",
         "tied-head-quantized": "the head is an alias of the embedding: its codes are ignored or crash",
         "cache-scale-misplaced": "the server stops while loading, or drops the scale",
+        "cache-scheme-unknown": "the server stops while loading",
         "cache-not-e4m3": "keys and values lose their mantissa: garbled output",
         # Plan
         "plan-differs": "what was judged is not what is served",

@@ -94,10 +94,13 @@ def check_cache(
 ) -> None:
     """Scales of the cache: on full-attention layers alone, on all of them, and by the names of the format."""
     found = list(_cache_scales(folder))
+    by_head = declaration is not None and declaration.cache_by_head
     for name in found:
-        if folder.tensors[name].num_elements != 1:
-            given = list(folder.tensors[name].shape)
-            findings.add("tensor-shape", name, expected="one number", given=given, fix="export it again")
+        shape = list(folder.tensors[name].shape)
+        # How many heads there are is the server's to know; one number is right for one head.
+        if len(shape) != 1 if by_head else folder.tensors[name].num_elements != 1:
+            wanted = "one number a head" if by_head else "one number"
+            findings.add("tensor-shape", name, expected=wanted, given=shape, fix="export it again")
         check_values(folder, name, findings)
     if declaration is None or linears.model_map is None:
         return

@@ -197,6 +197,14 @@ def modelopt_scheme(algorithm: str) -> Scheme | None:
     return _MODELOPT.get(algorithm.upper())
 
 
+_INPUT_STRATEGIES: Mapping[object, tuple[str | None, ...]] = {
+    False: ("tensor", None),
+    True: ("token", "tensor", "group", None),
+    "local": ("tensor_group",),
+}
+"""How scales of inputs are found -> what shares one; where nothing is said, compressed-tensors infers it."""
+
+
 def compressed_scheme(group: Mapping[str, Any]) -> Scheme | None:
     """The scheme of an entry of ``config_groups``; None where its tensors are not known here."""
     weights, inputs = group.get("weights"), group.get("input_activations")
@@ -210,7 +218,9 @@ def compressed_scheme(group: Mapping[str, Any]) -> Scheme | None:
     kind = (
         None if given is None else "local" if given.get("dynamic") == "local" else bool(given.get("dynamic"))
     )
-    if given is not None and given.get("type") != "float":
+    if given is not None and (
+        given.get("type") != "float" or given.get("strategy") not in _INPUT_STRATEGIES[kind]
+    ):
         return None
     return _compressed(bits, strategy, weights.get("group_size"), kind, size)
 

@@ -1,5 +1,7 @@
 """A run folder under another budget, in words, and its command."""
 
+import re
+
 import pytest
 import yaml
 from typer.testing import CliRunner
@@ -96,6 +98,23 @@ def test_one_budget_only():
     assert budget_override({"bits_per_weight": None}) == []
     with pytest.raises(RecipeError, match="got --bits and --max-kl"):
         budget_override({"bits_per_weight": 5.0, "max_kl": 0.5})
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["assign.budget.bits_per_weight=4.5", "assign.budget={max_kl: 0.5}", "assign={budget: {max_kl: 0.5}}"],
+)
+def test_an_option_and_an_assignment_are_two_budgets(folder, override):
+    with pytest.raises(RecipeError, match=re.escape(f"got --bits and --set {override}")):
+        budget_override({"bits_per_weight": 5.0}, [override])
+    assert budget_override({"bits_per_weight": None}, [override]) == []
+    result = CliRunner().invoke(app, ["assign", str(folder), "--bits", "7", "--set", override])
+    assert result.exit_code == 10, result.output
+
+
+def test_other_keys_of_assign_go_with_an_option():
+    given = budget_override({"max_kl": 0.5}, ["assign.repair.max_measurements=0", "assign={score: kl}"])
+    assert given == ["assign.budget={max_kl: 0.5}"]
 
 
 def test_command_prints_and_writes(folder):

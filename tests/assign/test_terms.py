@@ -108,6 +108,13 @@ def test_cache_is_fp8_only_where_it_counts_and_pays():
     assert choose_formats(sensitivity, budget, {}, terms=settled).kv_bytes == cache
 
 
+def test_an_unreachable_budget_counts_the_groups_of_the_model():
+    sensitivity = with_cache(sensitivity_of(SCORES), 5e-4)
+    terms = Terms(kv_cache="auto", counted_tokens=100)
+    with pytest.raises(BudgetError, match=r"over 4 groups with"):
+        choose_formats(sensitivity, Budget(weight_bytes=1), {}, terms=terms)
+
+
 def test_wish_for_fp8_needs_no_score():
     plan = choose_formats(sensitivity_of(SCORES), Budget(bits_per_weight=8), {}, terms=Terms(kv_cache="fp8"))
     assert (plan.kv_cache, plan.kv_bytes) == ("fp8", None)

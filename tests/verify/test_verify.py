@@ -203,6 +203,40 @@ CONFIG_FAULTS = {
         lambda config: config["quantization_config"]["kv_cache_scheme"].update(type="float8_e5m2"),
         {"cache-not-e4m3"},
     ),
+    "a cache by token": (
+        "mixed",
+        lambda config: config["quantization_config"]["kv_cache_scheme"].update(strategy="token"),
+        {"cache-scheme-unknown"},
+    ),
+    "a cache whose strategy nobody knows": (
+        "mixed",
+        lambda config: config["quantization_config"]["kv_cache_scheme"].update(strategy="Tensor"),
+        {"cache-scheme-unknown"},
+    ),
+    "a cache with zero points": (
+        "mixed",
+        lambda config: config["quantization_config"]["kv_cache_scheme"].update(symmetric=False),
+        {"cache-scheme-unknown"},
+    ),
+    "sparse weights": (
+        "mixed",
+        lambda config: config["quantization_config"].update(
+            sparsity_config={"format": "sparse-24-bitmask", "targets": []}
+        ),
+        {"sparsity-declared"},
+    ),
+    "targets of sparsity": (
+        "mixed",
+        lambda config: config["quantization_config"].update(
+            sparsity_config={"format": "dense", "targets": ["Linear"]}
+        ),
+        {"sparsity-declared"},
+    ),
+    "inputs in a way that nobody knows": (
+        "mixed",
+        lambda config: groups(config)["group_0"]["input_activations"].update(strategy="channel"),
+        {"scheme-unknown"},
+    ),
     "cache scales without a scheme": (
         "mixed",
         lambda config: config["quantization_config"].update(kv_cache_scheme=None),
@@ -234,6 +268,21 @@ def test_a_fault_in_the_configuration_is_found(copy, check, fault):
     planted: Planted = copy(plan)
     planted.json("config.json", change)
     assert codes <= check(planted.folder).codes()
+
+
+def test_a_cache_may_have_a_scale_a_head(copy, check):
+    planted: Planted = copy()
+
+    def two_heads(tensors):
+        scales = [name for name in tensors if name.endswith((".k_scale", ".v_scale"))]
+        tensors.update({name: tensors[name].reshape(1).repeat(2) for name in scales})
+
+    planted.tensors(two_heads)
+    assert check(planted.folder).codes() == {"tensor-shape"}
+    planted.json(
+        "config.json", lambda c: c["quantization_config"]["kv_cache_scheme"].update(strategy="attn_head")
+    )
+    assert check(planted.folder).codes() == set()
 
 
 def test_a_promised_draft_without_tensors_is_found(copy, check):
@@ -410,6 +459,9 @@ def test_other_formats_and_folders_are_refused(copy, tmp_path):
         ("config_groups", {"group_0": {"weights": {"num_bits": []}}}),
         ("config_groups", {"group_0": {"input_activations": "dynamic"}}),
         ("ignore", [3]),
+        ("sparsity_config", "2:4"),
+        ("sparsity_config", {"format": 24}),
+        ("kv_cache_scheme", {"strategy": 1}),
     ],
 )
 def test_fields_of_a_wrong_type_are_refused(copy, field, value):
