@@ -69,7 +69,7 @@ def replay_rows(
     check_records(contract, records)
     check_cursors(contract, cursors, records.u.shape[2])
     check_rows(contract, mixed, a, b, a_log, dt_bias, records.state, q_start, slots, out, key_heads)
-    _check_kernel(contract, mixed, a_log, dt_bias, records, cursors)
+    _check_kernel(contract, mixed, a_log, dt_bias, records, cursors, out)
     heads, key_dim, value_dim = records.state.shape[1:]
     tensors = {
         "mixed": mixed,
@@ -107,7 +107,13 @@ def replay_rows(
 
 
 def _check_kernel(
-    contract: Contract, mixed: Tensor, a_log: Tensor, dt_bias: Tensor, records: Records, cursors: Cursors
+    contract: Contract,
+    mixed: Tensor,
+    a_log: Tensor,
+    dt_bias: Tensor,
+    records: Records,
+    cursors: Cursors,
+    out: Tensor,
 ) -> None:
     """What these kernels ask beyond the definition."""
     dtypes = {"mixed": mixed, "records.u": records.u, "records.state": records.state}
@@ -120,8 +126,9 @@ def _check_kernel(
     fits = value_dim % VALUE_MULTIPLE == 0
     contract.require(fits, "records.state", f"V a multiple of {VALUE_MULTIPLE}", value_dim)
     is_wide = mixed.stride(0) % 8 == 0 or len(mixed) <= 1
-    is_wide = is_wide and not any(t.data_ptr() % _CHUNK for t in (mixed, records.state, records.u, records.k))
-    contract.require(is_wide, "mixed and records", "rows at multiples of 16 bytes", "others")
+    wide = (mixed, records.state, records.u, records.k, out)
+    is_wide = is_wide and not any(tensor.data_ptr() % _CHUNK for tensor in wide)
+    contract.require(is_wide, "mixed, records and out", "rows at multiples of 16 bytes", "others")
     contract.require(cursors.window <= MOST_ROWS, "cursors.window", f"at most {MOST_ROWS}", cursors.window)
     history = cursors.history
     contract.require(history <= MOST_RECORDS, "cursors.history", f"at most {MOST_RECORDS}", history)

@@ -148,6 +148,24 @@ def test_two_bf16_for_each_factor_are_close_to_fp32():
     torch.testing.assert_close(out.double(), wanted, rtol=2**-8 * 1.01, atol=2e-4)
 
 
+def test_bits_depend_on_the_request_only():
+    """A request alone in slot 0, and the same one among others in slot 2."""
+    shape = SHAPES[0]
+    (alone, one), (batch, many) = make(1, shape), make(3, shape)
+    batch.state[2] = alone.state[0]
+    for step in range(4):
+        inputs, where = step_inputs(shape, (4, 4, 4), (0, 2, 1), step)
+        own = (*(x[4:8] for x in inputs[:3]), *inputs[3:])
+        out, wanted = (torch.empty(n, HEADS * shape[1], dtype=BF16) for n in (12, 4))
+        replay_rows(*inputs, batch, many, *where, out, GROUPS, accepted=False)
+        replay_rows(*own, alone, one, i32(0, 4), i32(0), wanted, GROUPS, accepted=False)
+        assert same_bits(out[4:8], wanted)
+        move_cursors(many, batch.u.shape[2], where[1], accepted=i32(1, 3, 4))
+        move_cursors(one, batch.u.shape[2], i32(0), accepted=i32(3))
+    assert same_bits(batch.state[2], alone.state[0])
+    assert int(one.flushes) > 0
+
+
 def test_a_wrong_record_is_seen():
     shape = SHAPES[0]
     outs = []
