@@ -10,6 +10,8 @@ from ocrquant.errors import GateError, ModelError
 from ocrquant.evaluate.draft_words import draft_notes, drafts_lead, drafts_table
 from ocrquant.evaluate.drafts import measure_drafts
 from ocrquant.evaluate.gate import enforce_gate, gate_checks, gate_notes, measured_text, verdict
+from ocrquant.evaluate.html_page import render_html
+from ocrquant.evaluate.html_parts import table
 from ocrquant.evaluate.markdown import render_markdown
 from ocrquant.evaluate.material import Material
 from ocrquant.evaluate.tables import gate_table
@@ -151,6 +153,10 @@ def test_a_report_shows_the_drafter_and_its_gate(run):
     assert "| Lines | 9 pages, 9 documents | 3.00 (3.00 to 3.00) | 18 | 63 | 9 of 9 |" in text
     assert "| min\\_acceptance\\_length | all | 12 pages, 12 documents | 3.75 (" in text
     assert "| at least 3.5 | holds" in text
+    page = render_html(Material(report=report, images={name: b"" for name in report.images}))
+    assert page.count("<h2>Speculative decoding</h2>") == 1
+    assert "the drafter mine (DFlash2, blocks of 16 tokens)" in page
+    assert ">9 of 9</td>" in page
 
 
 def test_a_gate_that_is_not_reached_fails_in_words(run):
@@ -158,6 +164,7 @@ def test_a_gate_that_is_not_reached_fails_in_words(run):
     assert not report.is_passed
     assert verdict(report).sentence.startswith("min_acceptance_length not reached. At ")
     assert gate_table(report).rows[-1][-1].startswith("not reached")
+    assert '<td class="exceeded">not reached' in table(gate_table(report))
     with pytest.raises(GateError) as error:
         enforce_gate(report, run.path)
     text = str(error.value)
