@@ -6,7 +6,7 @@ so another threshold or interval costs no second run.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -33,6 +33,8 @@ class PageDrafts(FrozenModel):
         num_windows: Steps that verified guesses.
         num_guessed: Guesses.
         num_accepted: Those that the plan chose as well, also beyond the end of the answer.
+        tried: At place j the verifications with more than j guesses whose first j were all accepted.
+        survived: At place j the verifications whose first j + 1 guesses were all accepted.
         other_text: What was read, where it is not what the plan reads without drafts.
     """
 
@@ -43,6 +45,8 @@ class PageDrafts(FrozenModel):
     num_windows: int = Field(ge=0)
     num_guessed: int = Field(ge=0)
     num_accepted: int = Field(ge=0)
+    tried: list[int]
+    survived: list[int]
     other_text: str | None
 
     @model_validator(mode="after")
@@ -51,6 +55,8 @@ class PageDrafts(FrozenModel):
             raise ValueError("a window verifies at least one guess")
         if self.num_accepted > self.num_guessed:
             raise ValueError("more accepted than guessed")
+        if sum(self.survived) != self.num_accepted:
+            raise ValueError("survived must sum to num_accepted")
         return self
 
     @property
@@ -98,6 +104,7 @@ class DraftMetrics(FrozenModel):
         num_same: Pages whose text is that of the plan without drafts.
         length: Acceptance length: tokens of the answer that a verification emits, the guesses that it accepts
             and one of the plan's own; None where nothing was verified.
+        survival: Chances that the first 1, 2, ... guesses are all accepted, also beyond the end of an answer.
     """
 
     num_pages: int = Field(gt=0)
@@ -106,6 +113,7 @@ class DraftMetrics(FrozenModel):
     num_windows: int = Field(ge=0)
     num_same: int = Field(ge=0)
     length: Interval | None
+    survival: list[Annotated[float, Field(ge=0, le=1)]]
 
 
 class DraftReport(FrozenModel):

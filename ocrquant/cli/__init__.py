@@ -208,7 +208,7 @@ def run(
         Literal["off", "ngram", "drafter"], typer.Option(help="What guesses tokens; texts are the same.")
     ] = "off",
     drafter: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder of the drafter, with --speculation drafter.")
+        Path | None, typer.Option(metavar="DIR", help="For --speculation drafter; pico-dflash2 ships.")
     ] = None,
     window: Annotated[int | None, typer.Option(help="Rows of a page in a step; else as measured.")] = None,
     stats: Annotated[bool, typer.Option("--stats", help="Say what guessing brought.")] = False,

@@ -9,11 +9,12 @@ from ocrquant.artifacts import DraftMetrics, DraftReport, Interval
 from ocrquant.evaluate.table import Table
 from ocrquant.evaluate.words import KIND_NAMES, NOTHING, count, interval_range
 
-__all__ = ["DRAFTS_TITLE", "draft_notes", "drafts_lead", "drafts_table"]
+__all__ = ["DRAFTS_TITLE", "draft_notes", "drafts_lead", "drafts_table", "survival_table"]
 
 DRAFTS_TITLE = "Speculative decoding"
 _DESIGNS = {"dflash": "DFlash", "dflash2": "DFlash2"}
 _MOST_NAMED = 20
+_PLACES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
 
 
 def drafts_lead(found: DraftReport) -> str:
@@ -28,10 +29,29 @@ def drafts_lead(found: DraftReport) -> str:
 
 def drafts_table(found: DraftReport) -> Table:
     """One row for all pages and for each kind."""
-    rows = [("All", found.overall)] if len(found.by_kind) != 1 else []
-    rows += [(KIND_NAMES[kind].capitalize(), metrics) for kind, metrics in found.by_kind.items()]
     header = ("Pages", "From", "Acceptance length (95 %)", "Verifications", "Tokens", "Same text")
-    return Table(header, tuple(_row(name, metrics) for name, metrics in rows), 2)
+    return Table(header, tuple(_row(name, metrics) for name, metrics in _parts(found)), 2)
+
+
+def survival_table(found: DraftReport) -> Table:
+    """How often the first 1, 2, 4, ... guesses are all accepted."""
+    longest = max(len(metrics.survival) for _, metrics in _parts(found))
+    places = [place for place in _PLACES if place < longest] + [longest] * (longest > 0)
+    header = ("First guesses all accepted", *map(str, places))
+    rows = tuple(
+        (name, *(_share(metrics.survival, place) for place in places)) for name, metrics in _parts(found)
+    )
+    return Table(header, rows)
+
+
+def _parts(found: DraftReport) -> list[tuple[str, DraftMetrics]]:
+    """All pages where they are of several kinds, then each kind."""
+    parts = [("All", found.overall)] if len(found.by_kind) != 1 else []
+    return parts + [(KIND_NAMES[kind].capitalize(), metrics) for kind, metrics in found.by_kind.items()]
+
+
+def _share(survival: list[float], place: int) -> str:
+    return f"{survival[place - 1]:.0%}".replace("%", "\u202f%") if place <= len(survival) else NOTHING
 
 
 def draft_notes(found: DraftReport | None) -> list[str]:

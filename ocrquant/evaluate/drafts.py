@@ -31,6 +31,7 @@ from ocrquant.calibrate.batching import plan_batches
 from ocrquant.engine.drafter_folder import DrafterFolder
 from ocrquant.engine.loading import Runtime, RuntimeSettings, load_runtime
 from ocrquant.engine.pages import page_prompt
+from ocrquant.engine.request import DraftCounts
 from ocrquant.engine.sampling import SamplingParams
 from ocrquant.evaluate.arms import environment_digest
 from ocrquant.evaluate.truth import longest_sequence
@@ -139,6 +140,7 @@ def measure_drafts(drafts: Drafts, name: str, *, num_resamples: int, seed: int) 
             num_windows=sum(page.num_windows for page in pages),
             num_same=sum(page.other_text is None for page in pages),
             length=_acceptance_length(pages, num_resamples, seed),
+            survival=_survival(pages),
         )
 
     return DraftReport(
@@ -187,6 +189,8 @@ def _read(runtime: Runtime, pages: Sequence[Page], max_new_tokens: int) -> dict[
             "num_windows": result.drafts.num_windows,
             "num_guessed": result.drafts.num_guessed,
             "num_accepted": result.drafts.num_accepted,
+            "tried": result.drafts.tried,
+            "survived": result.drafts.survived,
         }
         for name, result in runtime.engine.run_until_done().items()
     }
@@ -201,6 +205,14 @@ def _page(page: Page, answer: Mapping[str, Any], plain: str) -> PageDrafts:
         other_text=None if answer["text"] == plain else answer["text"],
         **counts,
     )
+
+
+def _survival(pages: Sequence[PageDrafts]) -> list[float]:
+    """Chances that the first 1, 2, ... guesses are all accepted."""
+    counts = DraftCounts()
+    for page in pages:
+        counts.merge(DraftCounts(tried=page.tried, survived=page.survived))
+    return counts.survival
 
 
 def _acceptance_length(pages: Sequence[PageDrafts], num_resamples: int, seed: int) -> Interval | None:

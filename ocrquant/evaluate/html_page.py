@@ -11,7 +11,7 @@ from string import Template
 from ocrquant.artifacts import PageOutput, Report
 from ocrquant.evaluate import pictures
 from ocrquant.evaluate.diff import Span, differences, shorten
-from ocrquant.evaluate.draft_words import DRAFTS_TITLE, drafts_lead, drafts_table
+from ocrquant.evaluate.draft_words import DRAFTS_TITLE, drafts_lead, drafts_table, survival_table
 from ocrquant.evaluate.gate import verdict
 from ocrquant.evaluate.html_budget import budget_section, pages_behind_figure
 from ocrquant.evaluate.html_parts import data_uri, escape, figure, marked, section, table
@@ -146,7 +146,8 @@ def _kinds(report: Report) -> str:
 def _drafts(report: Report) -> str:
     if report.drafts is None:
         return ""
-    return section(DRAFTS_TITLE, table(drafts_table(report.drafts)), lead=drafts_lead(report.drafts))
+    tables = (table(drafts_table(report.drafts)), table(survival_table(report.drafts)))
+    return section(DRAFTS_TITLE, *tables, lead=drafts_lead(report.drafts))
 
 
 def _quality(material: Material) -> str:

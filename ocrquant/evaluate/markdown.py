@@ -9,7 +9,7 @@ import re
 
 from ocrquant.artifacts import PageOutput, Report
 from ocrquant.evaluate.diff import Span, differences, shorten, visible
-from ocrquant.evaluate.draft_words import DRAFTS_TITLE, drafts_lead, drafts_table
+from ocrquant.evaluate.draft_words import DRAFTS_TITLE, drafts_lead, drafts_table, survival_table
 from ocrquant.evaluate.gate import verdict
 from ocrquant.evaluate.material import Material
 from ocrquant.evaluate.runtime_table import runtime_lead, runtime_table
@@ -54,7 +54,8 @@ def render_markdown(material: Material) -> str:
         parts.append(_section(report, "The plan against uniform formats", comparison_table(report)))
     if report.drafts is not None:
         drafts = report.drafts
-        parts += [f"## {DRAFTS_TITLE}", _plain(drafts_lead(drafts)), _table(drafts_table(drafts))]
+        parts += [f"## {DRAFTS_TITLE}", _plain(drafts_lead(drafts))]
+        parts += [_table(drafts_table(drafts)), _table(survival_table(drafts))]
     parts += _layers(material)
     parts += _worst_pages(report)
     parts += _provenance(material)

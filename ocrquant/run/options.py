@@ -40,7 +40,7 @@ class RunOptions:
         force: Read again what is up to date.
         explain: Say what runs before it does.
         speculation: What guesses tokens: ``off``, ``ngram`` or ``drafter``; texts are the same.
-        drafter: Folder of the drafter; exactly with ``drafter``.
+        drafter: Folder of the drafter, or the name of a shipped one; exactly with ``drafter``.
         window: Rows of a page in a step with guesses; None: see `ocrquant.engine.RuntimeSettings`.
         stats: Say what guessing brought.
     """

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ocrquant import __version__, env
-from ocrquant.adapters import model_folder, resolve_device
+from ocrquant.adapters import drafter_folder, model_folder, resolve_device
 from ocrquant.artifacts import sha256_data, write_bytes
 from ocrquant.engine import (
     DraftCounts,
@@ -186,7 +186,7 @@ def _settings(options: RunOptions, device: str) -> RuntimeSettings:
         state=cast(Any, options.state),
         prefix_cache_bytes=options.prefix_cache_mib * MIB,
         speculation=cast(Any, options.speculation),
-        drafter=options.drafter,
+        drafter=None if options.drafter is None else drafter_folder(options.drafter),
         window=options.window,
     )
 

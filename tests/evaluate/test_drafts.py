@@ -7,7 +7,7 @@ import pytest
 from ocrquant.artifacts import DraftReport, Drafts, Interval, PageDrafts, Report, Transcripts
 from ocrquant.engine.engine import Engine
 from ocrquant.errors import GateError, ModelError
-from ocrquant.evaluate.draft_words import draft_notes, drafts_lead, drafts_table
+from ocrquant.evaluate.draft_words import draft_notes, drafts_lead, drafts_table, survival_table
 from ocrquant.evaluate.drafts import measure_drafts
 from ocrquant.evaluate.gate import enforce_gate, gate_checks, gate_notes, measured_text, verdict
 from ocrquant.evaluate.html_page import render_html
@@ -25,6 +25,8 @@ BOTH = SECTION.model_copy(update={"arms": ["bf16", "plan"], "drafter": "mine"})
 
 
 def page(index, *, tokens=11, windows=2, accepted=8, kind="line", other=None):
+    # Guesses spread evenly: every window accepts as many, up to one.
+    survived = [count for place in range(15) if (count := min(windows, accepted - windows * place)) > 0]
     return PageDrafts(
         page=f"doc{index}/crop",
         kind=kind,
@@ -33,6 +35,8 @@ def page(index, *, tokens=11, windows=2, accepted=8, kind="line", other=None):
         num_windows=windows,
         num_guessed=15 * windows,
         num_accepted=accepted,
+        tried=[windows, *survived][:15] if windows else [],
+        survived=survived,
         other_text=other,
     )
 
@@ -58,10 +62,28 @@ def test_what_a_page_emits_ends_with_its_answer(tokens, windows, accepted, emitt
     assert page(0, tokens=tokens, windows=windows, accepted=accepted).num_emitted == emitted
 
 
-@pytest.mark.parametrize("changes", [{"windows": 1, "accepted": 16}, {"windows": 0, "accepted": 1}])
-def test_counts_that_cannot_be_are_refused(changes):
-    with pytest.raises(ValueError, match="more accepted than guessed"):
-        page(0, **changes)
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_accepted": 31}, "more accepted than guessed"),
+        ({"num_windows": 31}, "at least one guess"),
+        ({"survived": [2, 2]}, "survived must sum to num_accepted"),
+    ],
+)
+def test_counts_that_cannot_be_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        PageDrafts(**page(0).model_dump() | changes)
+
+
+def test_survival_is_by_place():
+    # Four windows accept 3, 1, 1 and no guess; one of them had no third place.
+    first = page(0).model_copy(update={"tried": [2, 2, 1], "survived": [2, 1, 1], "num_accepted": 4})
+    second = page(1).model_copy(update={"tried": [2, 1, 0], "survived": [1], "num_accepted": 1})
+    found = measured(first, second)
+    assert found.overall.survival == pytest.approx([3 / 4, 1 / 4, 1 / 4])
+    table = survival_table(found)
+    assert table.header == ("First guesses all accepted", "1", "2", "3")
+    assert table.rows == (("Lines", "75\u202f%", "25\u202f%", "25\u202f%"),)
 
 
 def test_acceptance_is_tokens_over_verifications():
@@ -151,6 +173,7 @@ def test_a_report_shows_the_drafter_and_its_gate(run):
     assert "the drafter mine (DFlash2, blocks of 16 tokens)" in text
     assert "| All | 12 pages, 12 documents | 3.75 (" in text
     assert "| Lines | 9 pages, 9 documents | 3.00 (3.00 to 3.00) | 18 | 63 | 9 of 9 |" in text
+    assert "| First guesses all accepted | 1 | 2 | 3 |" in text
     assert "| min\\_acceptance\\_length | all | 12 pages, 12 documents | 3.75 (" in text
     assert "| at least 3.5 | holds" in text
     page = render_html(Material(report=report, images={name: b"" for name in report.images}))
