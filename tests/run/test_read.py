@@ -266,6 +266,7 @@ def test_what_guessing_brought_is_said_and_changes_no_text(scans: Path, out: Pat
         (["--device", "cuda:7"], 25, ["cuda:7"]),
         (["--prefix-cache", "-1"], 28, ["prefix_cache"]),
         (["--speculation", "drafter"], 28, ["drafter", "a folder"]),
+        (["--speculation", "drafter", "--drafter", "/nowhere"], 12, ["/nowhere", "pico-dflash2"]),
         (["--speculation", "ngram", "--window", "0"], 28, ["window"]),
     ],
 )
