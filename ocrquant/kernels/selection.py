@@ -55,8 +55,11 @@ TRITON_OPS: Mapping[str, str] = MappingProxyType(
             "replay_rows": "replay",
             "replay_fold": "replay",
             "move_cursors": "replay",
+            "commit_state": "window_commit",
+            "commit_tail": "window_commit",
             "sample": "",
             "selector_walk": "",
+            "local_convolution": "",
         }.items()
     }
 )

@@ -7,7 +7,7 @@ from torch import Tensor
 from ocrquant.kernels.contract import Contract
 from ocrquant.kernels.local_convolution.native import local_convolution_native
 from ocrquant.kernels.local_convolution.reference import local_convolution_reference
-from ocrquant.kernels.selection import use_native
+from ocrquant.kernels.selection import implementation
 
 __all__ = ["local_convolution"]
 
@@ -30,6 +30,5 @@ def local_convolution(y: Tensor, base: Tensor, added: Tensor, block: int, side: 
     contract.require(sizes["w"] % groups == 0, "added", f"a divisor of {sizes['w']} groups", groups)
     contract.require(block >= 1 and sizes["R"] % block == 0, "block", "whole blocks of rows", block)
     contract.require(out.data_ptr() != y.data_ptr() or not len(y), "out", "memory of its own", "that of y")
-    native = use_native("local_convolution", y)
-    run = local_convolution_native if native else local_convolution_reference
+    run = implementation("local_convolution", y, local_convolution_native, local_convolution_reference)
     run(y, base, added, block, side, out)

@@ -17,6 +17,7 @@ from ocrquant.kernels.attention_inputs.triton import attention_inputs_triton
 from ocrquant.kernels.causal_conv.triton import causal_conv_triton
 from ocrquant.kernels.gated_delta_rows.triton import gated_delta_rows_triton
 from ocrquant.kernels.gated_rms_norm.triton import gated_rms_norm_triton
+from ocrquant.kernels.local_convolution.triton import local_convolution_triton
 from ocrquant.kernels.operand import Operand, OperandSpec
 from ocrquant.kernels.paged_attention.triton import paged_attention_triton
 from ocrquant.kernels.quantize.triton import quantize_triton
@@ -28,13 +29,15 @@ from ocrquant.kernels.selector_walk.triton import selector_walk_triton
 from ocrquant.kernels.sigmoid_mul.triton import sigmoid_mul_triton
 from ocrquant.kernels.silu_mul.triton import silu_mul_triton
 from ocrquant.kernels.triton_common.launch import Launch, recording
+from ocrquant.kernels.window_commit.triton import commit_state_triton, commit_tail_triton
 
 __all__ = ["CALLS", "recorded"]
 
 ROWS = REQUESTS = 32
-SLOTS, WINDOW, HISTORY = 64, 16, 64
+SLOTS, WINDOW, HISTORY, LAYERS = 64, 16, 64, 24
 HIDDEN, INTERMEDIATE = 4096, 12288
 HEADS, HEAD_DIM = 16, 256
+KV_HEADS, PAGES, PAGE_SIZE, ROTATED = 4, 384, 16, 64
 KEY_HEADS, VALUE_HEADS, STATE_DIM = 16, 32, 128
 CHANNELS = (2 * KEY_HEADS + VALUE_HEADS) * STATE_DIM
 VOCABULARY = 248320
@@ -96,9 +99,6 @@ _PRODUCERS = {
     "gated_rms_norm": _gated_rms_norm,
 }
 _FORMS = ("fp8 by token", "fp8 calibrated", "nvfp4")
-
-
-KV_HEADS, PAGES, PAGE_SIZE, ROTATED = 4, 384, 16, 64
 
 
 def _cache(form: str) -> Tensor:
@@ -177,6 +177,16 @@ def _move_cursors() -> None:
     move_cursors_triton(_replay()[1], HISTORY, _i32(REQUESTS), accepted=_i32(REQUESTS))
 
 
+def _commit_state() -> None:
+    states = _empty(LAYERS, SLOTS, WINDOW, VALUE_HEADS, STATE_DIM, STATE_DIM, dtype=F32)
+    commit_state_triton(states[:, :, 0], states, _i32(REQUESTS), _i32(REQUESTS))
+
+
+def _commit_tail() -> None:
+    tail, record = _empty(LAYERS, SLOTS, 3, CHANNELS), _empty(LAYERS, SLOTS, WINDOW, CHANNELS)
+    commit_tail_triton(tail, record, _i32(REQUESTS), _i32(REQUESTS))
+
+
 def _sample() -> None:
     logits, one = _empty(REQUESTS, VOCABULARY, dtype=F32), _empty(REQUESTS, dtype=F32)
     sample_triton(logits, one, one, _i32(REQUESTS, 2), _i32(REQUESTS), _i32(REQUESTS), one)
@@ -186,6 +196,12 @@ def _selector_walk() -> None:
     rows = REQUESTS * WINDOW
     logits, gate, code = _empty(rows, VOCABULARY, dtype=F32), _empty(rows, RANK), _empty(VOCABULARY, RANK)
     selector_walk_triton(logits, gate, code, code, _i32(rows), WINDOW, TOP_K, _i32(rows), _i32(rows))
+
+
+def _local_convolution() -> None:
+    rows = REQUESTS * WINDOW
+    y, out, base = _empty(rows, HIDDEN), _empty(rows, HIDDEN), _empty(2, 2, HIDDEN)
+    local_convolution_triton(y, base, _empty(rows, 2, 2, HIDDEN // 16), WINDOW, 1, out)
 
 
 CALLS: Mapping[str, Callable[[], None]] = MappingProxyType(
@@ -203,8 +219,11 @@ CALLS: Mapping[str, Callable[[], None]] = MappingProxyType(
         "replay_rows, windows": _replay_rows,
         "replay_fold": _replay_fold,
         "move_cursors": _move_cursors,
+        "commit_state": _commit_state,
+        "commit_tail": _commit_tail,
         "sample": _sample,
         "selector_walk": _selector_walk,
+        "local_convolution": _local_convolution,
     }
 )
 """By what is called: an op, and what it writes."""

@@ -17,9 +17,29 @@ from triton import knobs
 
 from ocrquant.errors import ShapeError
 
-__all__ = ["Launch", "has_e2m1_conversion", "launch", "next_power", "recording", "require_power"]
+__all__ = [
+    "Launch",
+    "has_e2m1_conversion",
+    "launch",
+    "next_power",
+    "recording",
+    "repair_if_interpreted",
+    "require_power",
+]
 
 _BLACKWELL = 100
+
+
+def repair_if_interpreted() -> None:
+    """Puts the interpreter's casts right where kernels run in it."""
+    if knobs.runtime.interpret:
+        from ocrquant.kernels.triton_common.interpreter import repair
+
+        repair()
+
+
+# Every kernel is launched from here, also one that uses nothing of `numerics`.
+repair_if_interpreted()
 
 
 @dataclass(frozen=True, slots=True)

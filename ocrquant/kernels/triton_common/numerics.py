@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from triton import knobs
 
 from ocrquant.formats import precision
+from ocrquant.kernels.triton_common.launch import repair_if_interpreted
 
 __all__ = [
     "e2m1_codes",
@@ -26,10 +26,7 @@ __all__ = [
     "softplus",
 ]
 
-if knobs.runtime.interpret:
-    from ocrquant.kernels.triton_common.interpreter import repair
-
-    repair()
+repair_if_interpreted()
 
 E2M1_MAX = tl.constexpr(precision.E2M1_MAX)
 # 1.5 * 2**22 grid steps of E2M1 in the binade of 1: see formats.rounding.

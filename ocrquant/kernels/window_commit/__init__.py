@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ocrquant.kernels.contract import Contract
-from ocrquant.kernels.selection import use_native
+from ocrquant.kernels.selection import implementation
 from ocrquant.kernels.window_commit.native import commit_state_native, commit_tail_native
 from ocrquant.kernels.window_commit.reference import commit_state_reference, commit_tail_reference
 
@@ -34,8 +34,8 @@ def commit_state(state: Tensor, states: Tensor, slots: Tensor, accepted: Tensor)
     contract.tensor("state", state, "layers slots H K V", None)
     contract.tensor("states", states, "layers slots T H K V", state.dtype)
     _check_choice(contract, slots, accepted)
-    is_native = use_native("commit_state", state, COPIED)
-    (commit_state_native if is_native else commit_state_reference)(state, states, slots, accepted)
+    run = implementation("commit_state", state, commit_state_native, commit_state_reference, COPIED)
+    run(state, states, slots, accepted)
 
 
 def commit_tail(tail: Tensor, record: Tensor, slots: Tensor, accepted: Tensor) -> None:
@@ -48,5 +48,5 @@ def commit_tail(tail: Tensor, record: Tensor, slots: Tensor, accepted: Tensor) -
     contract.tensor("tail", tail, "layers slots taps C", None)
     contract.tensor("record", record, "layers slots T C", tail.dtype)
     _check_choice(contract, slots, accepted)
-    is_native = use_native("commit_tail", tail, COPIED)
-    (commit_tail_native if is_native else commit_tail_reference)(tail, record, slots, accepted)
+    run = implementation("commit_tail", tail, commit_tail_native, commit_tail_reference, COPIED)
+    run(tail, record, slots, accepted)
