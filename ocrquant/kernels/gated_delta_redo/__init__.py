@@ -15,7 +15,7 @@ from ocrquant.kernels.contract import I32, Contract
 from ocrquant.kernels.gated_delta_redo.native import record_window_native, redo_window_native
 from ocrquant.kernels.gated_delta_redo.reference import record_window_reference, redo_window_reference
 from ocrquant.kernels.gated_delta_rows.checks import FLOATS, check_native, check_rows
-from ocrquant.kernels.selection import use_native
+from ocrquant.kernels.selection import implementation
 
 __all__ = ["WindowRecords", "record_window", "redo_window"]
 
@@ -63,11 +63,10 @@ def record_window(
     contract.tensor("records.u", records.u, "slots T H V", state.dtype)
     contract.tensor("records.decay", records.decay, "slots T H", state.dtype)
     parts = (records.k, records.u, records.decay)
-    if use_native("record_window", mixed):
+    run = implementation("record_window", mixed, record_window_native, record_window_reference)
+    if run is not record_window_reference:
         check_native(contract, state, a_log, dt_bias)
-        record_window_native(mixed, a, b, a_log, dt_bias, state, parts, q_start, slots, out, key_heads)
-    else:
-        record_window_reference(mixed, a, b, a_log, dt_bias, state, parts, q_start, slots, out, key_heads)
+    run(mixed, a, b, a_log, dt_bias, state, parts, q_start, slots, out, key_heads)
 
 
 def redo_window(state: Tensor, records: WindowRecords, slots: Tensor, accepted: Tensor) -> None:
@@ -83,6 +82,6 @@ def redo_window(state: Tensor, records: WindowRecords, slots: Tensor, accepted: 
     contract.tensor("records.decay", records.decay, "layers slots T H", state.dtype)
     contract.tensor("slots", slots, "N", I32)
     contract.tensor("accepted", accepted, "N", I32)
-    is_native = use_native("redo_window", state, (torch.float32,))
-    run = redo_window_native if is_native else redo_window_reference
+    kinds = (torch.float32,)
+    run = implementation("redo_window", state, redo_window_native, redo_window_reference, kinds)
     run(state, (records.k, records.u, records.decay), slots, accepted)

@@ -12,7 +12,7 @@ from ocrquant.kernels.contract import Contract
 from ocrquant.kernels.gated_delta_rows.checks import check_native, check_rows
 from ocrquant.kernels.gated_delta_window.native import gated_delta_window_native
 from ocrquant.kernels.gated_delta_window.reference import gated_delta_window_reference
-from ocrquant.kernels.selection import use_native
+from ocrquant.kernels.selection import implementation
 
 __all__ = ["gated_delta_window"]
 
@@ -38,8 +38,7 @@ def gated_delta_window(
     contract = Contract("gated_delta_window")
     check_rows(contract, mixed, a, b, a_log, dt_bias, state, q_start, slots, out, key_heads)
     contract.tensor("states", states, "slots T H K V", state.dtype)
-    run = gated_delta_window_reference
-    if use_native("gated_delta_window", mixed):
+    run = implementation("gated_delta_window", mixed, gated_delta_window_native, gated_delta_window_reference)
+    if run is not gated_delta_window_reference:
         check_native(contract, state, a_log, dt_bias)
-        run = gated_delta_window_native
     run(mixed, a, b, a_log, dt_bias, state, states, q_start, slots, out, key_heads)

@@ -15,7 +15,9 @@ from torch import Tensor
 
 from ocrquant.kernels.attention_inputs.triton import attention_inputs_triton
 from ocrquant.kernels.causal_conv.triton import causal_conv_triton
+from ocrquant.kernels.gated_delta_redo.triton import record_window_triton, redo_window_triton
 from ocrquant.kernels.gated_delta_rows.triton import gated_delta_rows_triton
+from ocrquant.kernels.gated_delta_window.triton import gated_delta_window_triton
 from ocrquant.kernels.gated_rms_norm.triton import gated_rms_norm_triton
 from ocrquant.kernels.local_convolution.triton import local_convolution_triton
 from ocrquant.kernels.operand import Operand, OperandSpec
@@ -153,6 +155,29 @@ def _gated_delta_rows() -> None:
     gated_delta_rows_triton(mixed, a, b, a_log, dt_bias, _state(), *rest)
 
 
+def _window_records(*lead: int) -> tuple[Tensor, Tensor, Tensor]:
+    k, u = (_empty(*lead, SLOTS, WINDOW, VALUE_HEADS, STATE_DIM, dtype=F32) for _ in range(2))
+    return k, u, _empty(*lead, SLOTS, WINDOW, VALUE_HEADS, dtype=F32)
+
+
+def _gated_delta_window() -> None:
+    mixed, a, b, a_log, dt_bias = _delta_rows(REQUESTS * WINDOW)
+    states = _empty(SLOTS, WINDOW, VALUE_HEADS, STATE_DIM, STATE_DIM, dtype=F32)
+    out = _empty(REQUESTS * WINDOW, VALUE_HEADS * STATE_DIM)
+    gated_delta_window_triton(mixed, a, b, a_log, dt_bias, _state(), states, *_where(), out, KEY_HEADS)
+
+
+def _record_window() -> None:
+    mixed, a, b, a_log, dt_bias = _delta_rows(REQUESTS * WINDOW)
+    out = _empty(REQUESTS * WINDOW, VALUE_HEADS * STATE_DIM)
+    record_window_triton(mixed, a, b, a_log, dt_bias, _state(), _window_records(), *_where(), out, KEY_HEADS)
+
+
+def _redo_window() -> None:
+    state = _empty(LAYERS, SLOTS, VALUE_HEADS, STATE_DIM, STATE_DIM, dtype=F32)
+    redo_window_triton(state, _window_records(LAYERS), _i32(REQUESTS), _i32(REQUESTS))
+
+
 def _replay() -> tuple[Records, Cursors]:
     u = _empty(SLOTS, VALUE_HEADS, HISTORY, STATE_DIM)
     k = _empty(SLOTS, KEY_HEADS, HISTORY, STATE_DIM)
@@ -216,6 +241,9 @@ CALLS: Mapping[str, Callable[[], None]] = MappingProxyType(
         "causal_conv, a row each": partial(_causal_conv, is_window=False),
         "causal_conv, windows": partial(_causal_conv, is_window=True),
         "gated_delta_rows, a row each": _gated_delta_rows,
+        "gated_delta_window": _gated_delta_window,
+        "record_window": _record_window,
+        "redo_window": _redo_window,
         "replay_rows, windows": _replay_rows,
         "replay_fold": _replay_fold,
         "move_cursors": _move_cursors,

@@ -8,8 +8,12 @@ import torch
 from ocrquant.errors import ShapeError
 from ocrquant.kernels.causal_conv import causal_conv
 from ocrquant.kernels.causal_conv.reference import causal_conv_reference
+from ocrquant.kernels.gated_delta_redo import WindowRecords, record_window, redo_window
+from ocrquant.kernels.gated_delta_redo.reference import record_window_reference, redo_window_reference
 from ocrquant.kernels.gated_delta_rows import gated_delta_rows
 from ocrquant.kernels.gated_delta_rows.reference import gated_delta_rows_reference
+from ocrquant.kernels.gated_delta_window import gated_delta_window
+from ocrquant.kernels.gated_delta_window.reference import gated_delta_window_reference
 from ocrquant.kernels.selection import choices
 from tests.kernels.delta_making import GROUPS, HEADS, rows, same_bits
 from tests.kernels.triton.cases.making import BF16, DEVICE, F32, IS_INTERPRETED, i32, padded, randn
@@ -62,6 +66,40 @@ def test_the_rule(key_dim, value_dim):
     assert not out[3].any()
     untouched = torch.randn(4, HEADS, key_dim, value_dim, generator=torch.Generator().manual_seed(1))
     assert same_bits(state[1].cpu(), untouched[1])  # begins here, but has no row
+
+
+def test_windows_leave_the_state_and_can_be_done_again():
+    dim, window = 16, 3
+    inputs = delta_rows(4, dim, dim)
+    where = (i32(0, 3, 4, 4), i32(2, -1, 0))
+    results = []
+    for window_op, record_op, redo_op in (
+        (gated_delta_window, record_window, redo_window),
+        (gated_delta_window_reference, record_window_reference, redo_window_reference),
+    ):
+        state = torch.randn(1, 3, HEADS, dim, dim, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+        states = torch.full((3, window, HEADS, dim, dim), NAN, device=DEVICE)
+        shapes = ((3, window, HEADS, dim), (3, window, HEADS, dim), (3, window, HEADS))
+        parts = tuple(torch.full(shape, NAN, device=DEVICE) for shape in shapes)
+        outs = torch.full((2, 4, HEADS * dim), NAN, device=DEVICE).to(BF16)
+        window_op(*inputs, state[0], states, *where, outs[0], GROUPS)
+        record_op(*inputs, state[0], record_of(record_op, parts), *where, outs[1], GROUPS)
+        before = state.clone()
+        many = tuple(part.unsqueeze(0) for part in parts)
+        redo_op(state, record_of(record_op, many), i32(2, -1, 0), i32(2, 9, -1))
+        assert not torch.equal(state[0, 2], before[0, 2])
+        assert same_bits(state[0, :2], before[0, :2])
+        results.append((state, states, *parts, outs[0].float(), outs[1].float()))
+    for op in ("gated_delta_window", "record_window", "redo_window"):
+        assert choices()[op].implementation == "triton"
+    for ours, wanted in zip(*results, strict=True):
+        torch.testing.assert_close(ours, wanted, rtol=2**-7, atol=1e-5, equal_nan=True)
+    state, states = results[0][:2]
+    torch.testing.assert_close(state[0, 2], states[2, 1], rtol=1e-5, atol=1e-6)
+
+
+def record_of(op, parts):
+    return WindowRecords(*parts) if op is record_window else parts
 
 
 def test_a_row_does_not_depend_on_the_batch():
