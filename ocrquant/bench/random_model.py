@@ -23,7 +23,7 @@ from ocrquant.engine.drafting import DraftSource
 from ocrquant.engine.engine import Engine
 from ocrquant.engine.memory import resident_bytes
 from ocrquant.engine.runner import ModelRunner
-from ocrquant.engine.state import NativePool
+from ocrquant.engine.state import NativePool, ReplayPool
 from ocrquant.formats import FORMATS, Precision, nvfp4
 from ocrquant.formats.weights import QuantizedWeight
 from ocrquant.models.registry import build_model
@@ -278,7 +278,9 @@ def load_random(
         max_window=window,
     )
     slots = engine_config.state_rows
-    state = NativePool(spec.state, num_slots=slots, max_rows=rows, window=window, device=place)
+    # On a GPU guesses are undone by records: nothing else there does so without the host.
+    pool = ReplayPool if window > 1 else NativePool
+    state = pool(spec.state, num_slots=slots, max_rows=rows, window=window, device=place)
     opened = open_device(place, torch.bfloat16)
     opened.can_capture = opened.can_capture and captured
     runner = ModelRunner(decoder, engine_config, opened, state)

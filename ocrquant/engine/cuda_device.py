@@ -7,6 +7,7 @@ kernel, and `Device.obstacle` says why. Knows torch's graphs; knows no model, re
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,10 +19,10 @@ from torch import Tensor
 from ocrquant.engine.device import Device
 from ocrquant.engine.graphs import BATCH_SIZES
 
-__all__ = ["CudaDevice", "no_waiting", "open_device"]
+__all__ = ["CudaDevice", "no_waiting", "noted_waits", "open_device"]
 
-_WARM_UPS = 2
-"""Runs before a capture: libraries choose algorithms and allocate in the first, Triton compiles."""
+_WAIT = "synchronizing"
+"""In every word of torch about a host that waits for a GPU."""
 
 
 def open_device(place: torch.device, dtype: torch.dtype) -> Device:
@@ -47,6 +48,19 @@ def no_waiting(place: torch.device) -> Iterator[None]:
         torch.cuda.set_sync_debug_mode(before)
 
 
+def noted_waits(work: Callable[[], None]) -> list[str]:
+    """Runs `work` and gives what torch says of waits inside; empty where it can be captured."""
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            work()
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+    return [str(one.message).splitlines()[0] for one in said if _WAIT in str(one.message)]
+
+
 class CudaDevice(Device):
     """A GPU.
 
@@ -60,7 +74,7 @@ class CudaDevice(Device):
 
     def __init__(self, torch_device: torch.device, dtype: torch.dtype) -> None:
         super().__init__(torch_device, dtype)
-        self.can_capture = True
+        self.obstacle, self.can_capture = "", True
         self.can_capture_prompts = False
         self._pool: Any = None
         self._landing: dict[tuple[torch.dtype, int], Tensor] = {}
@@ -89,15 +103,11 @@ class CudaDevice(Device):
         stream.wait_stream(torch.cuda.current_stream(self.torch_device))
         with torch.cuda.stream(stream):
             work()  # compiles and allocates, which may wait
-            try:
-                with no_waiting(self.torch_device):
-                    for _ in range(_WARM_UPS - 1):
-                        work()
-            except RuntimeError as error:
-                self.obstacle = str(error).splitlines()[0]
-                self.can_capture = False
-                return work
+            waits = noted_waits(work)
         torch.cuda.current_stream(self.torch_device).wait_stream(stream)
+        if waits:
+            self.obstacle = waits[0]
+            return work
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool, stream=stream):
             work()

@@ -1,5 +1,7 @@
 """Steps that are filled up to batch classes: what is captured; filling changes no token and no memory."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ import torch
 from ocrquant.adapters import model_folder
 from ocrquant.engine import loading
 from ocrquant.engine.config import EngineConfig
-from ocrquant.engine.cuda_device import CudaDevice, no_waiting
+from ocrquant.engine.cuda_device import CudaDevice, no_waiting, noted_waits
 from ocrquant.engine.device import Device
 from ocrquant.engine.drafting import num_accepted
 from ocrquant.engine.graphs import BATCH_SIZES, BatchClasses, count_accepted, padding_of
@@ -253,6 +255,16 @@ def test_filling_rows_touch_no_memory_of_anybody(filled):
     assert runner.logits[:1].isfinite().all()
 
 
+@pytest.mark.parametrize("words", ["called a synchronizing CUDA operation", "another warning"])
+def test_what_torch_says_of_waits_is_noted(monkeypatch, words):
+    modes = [0]
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: modes[-1])
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
+    found = noted_waits(lambda: warnings.warn(words, stacklevel=1))
+    assert found == ([words] if "synchronizing" in words else [])
+    assert modes == [0, "warn", 0]
+
+
 @pytest.mark.gpu
 @needs_cuda
 @pytest.mark.parametrize("speculation", ["off", "ngram"])
@@ -262,7 +274,7 @@ def test_a_step_on_a_gpu_waits_for_nothing_but_its_tokens(speculation):
     )
     runtime = load_runtime(PICO, settings)
     assert isinstance(runtime.runner._device, CudaDevice)
-    assert runtime.runner._device.can_capture, runtime.runner._device.obstacle
+    assert runtime.runner._device.obstacle == ""
     for prompt in prompts(runtime, "line", 3):
         runtime.engine.submit(prompt, SamplingParams(max_tokens=20, ignore_eos=True))
     while runtime.engine.scheduler.queue or runtime.engine.last_step.shape.prefill:
