@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from ocrquant.artifacts import DraftReport, Drafts, Interval, PageDrafts, Report, Transcripts
+from ocrquant.artifacts import DraftReport, Drafts, Interval, Report, Transcripts
 from ocrquant.engine.engine import Engine
 from ocrquant.errors import GateError, ModelError
 from ocrquant.evaluate.draft_words import draft_notes, drafts_lead, drafts_table, survival_table
@@ -16,6 +16,7 @@ from ocrquant.evaluate.markdown import render_markdown
 from ocrquant.evaluate.material import Material
 from ocrquant.evaluate.tables import gate_table
 from ocrquant.recipe.sections import GateSection
+from tests.artifacts.test_drafts import page
 from tests.engine.drafters import make_drafter
 from tests.evaluate.making import report_of, transcripts
 from tests.evaluate.test_stage import SECTION, draw_pages, open_stage
@@ -24,55 +25,12 @@ from tests.export.conftest import round_model
 BOTH = SECTION.model_copy(update={"arms": ["bf16", "plan"], "drafter": "mine"})
 
 
-def page(index, *, tokens=11, windows=2, accepted=8, kind="line", other=None):
-    # Guesses spread evenly: every window accepts as many, up to one.
-    survived = [count for place in range(15) if (count := min(windows, accepted - windows * place)) > 0]
-    return PageDrafts(
-        page=f"doc{index}/crop",
-        kind=kind,
-        document=f"doc{index}",
-        num_tokens=tokens,
-        num_windows=windows,
-        num_guessed=15 * windows,
-        num_accepted=accepted,
-        tried=[windows, *survived][:15] if windows else [],
-        survived=survived,
-        other_text=other,
-    )
-
-
 def drafts(*pages):
     return Drafts(inputs={}, design="dflash2", block_size=16, pages=list(pages))
 
 
 def measured(*pages) -> DraftReport:
     return measure_drafts(drafts(*pages), "mine", num_resamples=200, seed=0)
-
-
-@pytest.mark.parametrize(
-    ("tokens", "windows", "accepted", "emitted"),
-    [
-        (11, 2, 8, 10),  # the first token came with the prompt
-        (11, 2, 20, 10),  # ten of the guesses agree beyond the end
-        (11, 2, 3, 5),  # five tokens came without guesses
-        (1, 0, 0, 0),
-    ],
-)
-def test_what_a_page_emits_ends_with_its_answer(tokens, windows, accepted, emitted):
-    assert page(0, tokens=tokens, windows=windows, accepted=accepted).num_emitted == emitted
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"num_accepted": 31}, "more accepted than guessed"),
-        ({"num_windows": 31}, "at least one guess"),
-        ({"survived": [2, 2]}, "survived must sum to num_accepted"),
-    ],
-)
-def test_counts_that_cannot_be_are_refused(changes, message):
-    with pytest.raises(ValueError, match=message):
-        PageDrafts(**page(0).model_dump() | changes)
 
 
 def test_survival_is_by_place():
