@@ -22,7 +22,7 @@ from ocrquant.kernels import cuda
 from ocrquant.kernels.extension import extension, missing_reason
 from ocrquant.kernels.matmul.arch import ARCHES, Arch, arch_of
 from ocrquant.kernels.matmul.table import FORMS, Product, choose, refusals
-from ocrquant.kernels.selection import TRITON_OPS
+from ocrquant.kernels.selection import CUDA_OPS, TRITON_OPS
 
 __all__ = ["examine", "render"]
 
@@ -112,16 +112,19 @@ def _cpu_ops() -> list[dict[str, str]]:
 def _gpu_ops(arch: Arch) -> list[dict[str, str]]:
     has_triton = _version("triton") != "not installed"
     folders = {module.split(".")[-2] for module in TRITON_OPS.values()}
+    in_cuda = {TRITON_OPS[op].split(".")[-2] for op in CUDA_OPS if op in TRITON_OPS}
     found = []
     for name in _op_names():
         if name == "linear":
             by, reason = "library", "see the products below"
         elif name in folders and has_triton:
             by, reason = "triton", f"compiled for {arch.name} at its first call"
+            if name in in_cuda and arch.name in cuda.ARCHITECTURES:
+                reason += "; in CUDA C++ with OCRQUANT_KERNELS=cuda"
         elif name in folders:
             by, reason = "reference", "Triton is not installed: pip install 'ocrquant[cuda]'"
         else:
-            by, reason = "reference", "plain torch; no kernel for GPUs"
+            by, reason = "reference", "plain torch"
         found.append({"op": name, "by": by, "reason": reason})
     return found
 

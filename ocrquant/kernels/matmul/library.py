@@ -22,7 +22,7 @@ from ocrquant.formats.weights import FP8Weight
 from ocrquant.kernels.linear.packed import PackedWeight
 from ocrquant.kernels.linear.reference import row_scales
 from ocrquant.kernels.matmul.arch import Arch, arch_of
-from ocrquant.kernels.matmul.table import Form, Product, Rule, choose
+from ocrquant.kernels.matmul.table import SMALL_ROWS, Form, Product, Rule, choose
 from ocrquant.kernels.operand import Operand
 
 __all__ = ["IMPLEMENTATIONS", "form_of", "linear_gpu", "rule_for"]
@@ -46,7 +46,10 @@ def form_of(x: Operand, weight: PackedWeight) -> Form:
 def rule_for(x: Operand, weight: PackedWeight, out: Tensor, bias: Tensor | None, arch: Arch) -> Rule:
     """The line of the table that serves a call."""
     is_wide = torch.float32 in (out.dtype, None if bias is None else bias.dtype)
-    return choose(Product(form_of(x, weight), weight.out_features, weight.in_features, is_wide), arch)
+    is_small = len(out) <= SMALL_ROWS
+    return choose(
+        Product(form_of(x, weight), weight.out_features, weight.in_features, is_wide, is_small), arch
+    )
 
 
 def linear_gpu(x: Operand, weight: PackedWeight, out: Tensor, bias: Tensor | None = None) -> Rule:
@@ -122,6 +125,14 @@ def _scaled_blocks(x: Operand, weight: PackedWeight, out: Tensor, bias: Tensor |
     _finish(sums, _channels(weight) * decode, bias, out)
 
 
+def _small_linear(x: Operand, weight: PackedWeight, out: Tensor, bias: Tensor | None) -> None:
+    # Loaded here: only where it was asked for.
+    from ocrquant.kernels.cuda import small_linear
+
+    assert x.plain is not None, "chosen for plain rows"
+    small_linear(x.plain, weight, out, bias)
+
+
 def _decode(x: Operand, weight: PackedWeight, out: Tensor, bias: Tensor | None) -> None:
     """Values of codes, times their block scales, are numbers of bf16: nothing is lost before the sums."""
     stored = weight.stored
@@ -152,6 +163,7 @@ IMPLEMENTATIONS: Mapping[str, Callable[[Operand, PackedWeight, Tensor, Tensor | 
             "scaled_mm rows": _scaled_rows,
             "scaled_mm sums": _scaled_sums,
             "scaled_mm blocks": _scaled_blocks,
+            "small_linear": _small_linear,
             "decode": _decode,
         }
     )

@@ -60,5 +60,18 @@ def test_a_package_that_is_missing_is_named(monkeypatch):
     monkeypatch.setattr(table, "RULES", (rule, *RULES))
     product, arch = Product("bf16 x bf16", 16, 16), ARCHES["sm_100a"]
     assert list(refusals(product, arch)) == [(rule, "no_such_package is not installed")]
-    choose.cache_clear()
+    table._chosen.cache_clear()
     assert choose(product, arch).module == ""
+
+
+def test_kernels_in_cuda_serve_few_rows_where_they_are_asked_for(monkeypatch):
+    few, many = (Product("bf16 x nvfp4", 256, 512, is_small=small) for small in (True, False))
+    arch = ARCHES["sm_90a"]
+    assert choose(few, arch).implementation == "decode"
+    assert dict(refusals(few, arch)) == {RULES[-2]: "OCRQUANT_KERNELS is not cuda"}
+    monkeypatch.setenv("OCRQUANT_KERNELS", "cuda")
+    assert choose(few, arch).implementation == "small_linear"
+    assert choose(many, arch).implementation == "decode"
+    assert [why for _, why in refusals(many, arch)] == ["for 16 rows at most"]
+    assert [why for _, why in refusals(few, ARCHES["sm_120a"])] == ["not compiled for sm_120a"]
+    assert choose(Product("bf16 x nvfp4", 256, 48, is_small=True), arch).implementation == "decode"
