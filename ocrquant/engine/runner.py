@@ -151,7 +151,8 @@ class ModelRunner:
     def commit(self, plan: Plan, accepted: Sequence[int]) -> None:
         """See `engine.plan.Runner`; keys and values need nothing, later rows take their places."""
         if self._windowed is not None:
-            self._windowed.commit(self._window, self._padded(accepted, len(self._window)))
+            capture = self._device.capture if self._device.can_capture_prompts else None
+            self._windowed.commit(self._window, self._padded(accepted, len(self._window)), capture)
 
     def capture_all(self) -> None:
         """Captures every batch class before the first request, the largest first.

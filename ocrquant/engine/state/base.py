@@ -7,8 +7,9 @@ means something only from a request's first row (`fresh`) to its last.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -23,6 +24,9 @@ __all__ = ["Numbers", "StatePool", "StateSnapshot"]
 
 Numbers = Tensor | Sequence[int]
 """Int32 on the device, or numbers of the host."""
+
+Capture: TypeAlias = Callable[[Callable[[], None]], Callable[[], None]]
+"""Records what a function launches and gives what launches it again; see `engine.device.Device.capture`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +88,8 @@ class StatePool(ABC):
         self.inputs = torch.zeros(*pool, drafted, spec.conv_channels, dtype=dtype, device=self.device)
         self._convolved = torch.zeros(max_rows, spec.conv_channels, dtype=dtype, device=self.device)
         self._staged = torch.zeros(2, num_slots, dtype=torch.int32, device=self.device)
+        self._staged_here = self._staged.numpy() if self.device.type == "cpu" else None
+        self._programs: dict[int, Callable[[], None]] = {}
         self._open: tuple[int, int] | None = None
 
     def advance(self, layer: int, inputs: DeltaInputs, meta: StateMetadata, out: Tensor) -> None:
@@ -152,7 +158,7 @@ class StatePool(ABC):
             raise EngineError("state: begin_window", expected=expected, given=length, fix=fix)
         self._open = (len(slots), length)
 
-    def commit(self, slots: Numbers, accepted: Numbers) -> None:
+    def commit(self, slots: Numbers, accepted: Numbers, capture: Capture | None = None) -> None:
         """Keeps the first rows of each drafted request and undoes the others.
 
         Costs the same number of launches however many layers there are.
@@ -160,6 +166,8 @@ class StatePool(ABC):
         Args:
             slots: Those of `begin_window`; below zero: padding, whose `accepted` is not looked at.
             accepted: Rows that count, 0 to the window's length.
+            capture: Records what is launched, to be replayed whenever as many slots are committed: what is
+                launched is native and does nothing while it is recorded. Numbers of the host only.
 
         Raises:
             EngineError: There is no such window.
@@ -171,8 +179,18 @@ class StatePool(ABC):
             )
         self._open = None
         where, counts = self._as_tensor(slots, 0), self._as_tensor(accepted, 1)
-        commit_tail(self.tail, self.inputs, where, counts)
-        self._commit(where, counts)
+
+        def launch() -> None:
+            commit_tail(self.tail, self.inputs, where, counts)
+            self._commit(where, counts)
+
+        if capture is None:
+            launch()
+            return
+        program = self._programs.get(len(slots))
+        if program is None:
+            program = self._programs[len(slots)] = capture(launch)
+        program()
 
     @abstractmethod
     def _commit(self, slots: Tensor, accepted: Tensor) -> None:
@@ -183,7 +201,10 @@ class StatePool(ABC):
         if isinstance(values, Tensor):
             return values
         staged = self._staged[row, : len(values)]
-        staged.copy_(torch.tensor(values, dtype=torch.int32))
+        if self._staged_here is None:
+            staged.copy_(torch.tensor(values, dtype=torch.int32))
+        else:
+            self._staged_here[row, : len(values)] = values
         return staged
 
     @abstractmethod

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from ocrquant.engine.device import Device
 from ocrquant.engine.state import NativePool, ReplayPool, SnapshotPool, StatePool
 from ocrquant.kernels import program
 from ocrquant.kernels.extension import missing_reason
@@ -201,3 +202,26 @@ def test_rejected_records_and_poison_in_free_slots_change_nothing():
                     getattr(pool, name)[:, 1][:, :, dead] = float("nan")
         results.append(found)
     assert same_bits(*results)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_commits_that_were_recorded_follow_the_numbers(kind: str):
+    """One program for each number of slots: other slots and counts are read when it runs."""
+    layers, device = make_layers(3, 40, BF16), Device(torch.device("cpu"), BF16)
+    plain, recorded, captures = make(kind), make(kind), []
+
+    def capture(work):
+        captures.append(work)
+        return device.capture(work)
+
+    for pool, how in ((plain, None), (recorded, capture)):
+        done = {slot: 0 for slot in (1, 2, 4)}
+        for slots, accepted in (((1, 2), (4, 1)), ((4, 1), (2, 3)), ((2,), (1,)), ((4, 2), (0, 4))):
+            parts = [Part(slot % 3, slot, done[slot], 4) for slot in slots]
+            step(pool, layers, drafted=parts)
+            pool.commit(list(slots), list(accepted), how)
+            for slot, count in zip(slots, accepted, strict=True):
+                done[slot] += count
+    assert len(captures) == 2
+    for name in ("state", "tail"):
+        assert torch.equal(getattr(plain, name), getattr(recorded, name))
