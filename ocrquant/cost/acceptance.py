@@ -74,15 +74,18 @@ class Acceptance:
 
     @classmethod
     def load(cls, path: Path | str) -> Self:
-        """Reads a measured one: JSON with a list ``accepted_by_position``.
+        """Reads a measured one: the ``summary.json`` of ``ocrquant run --speculation``, or JSON of one's own.
 
-        The list holds chances, or with a key ``steps`` how many steps accepted at least so many drafts.
+        That has a list ``accepted_by_position`` of chances, or with a key ``steps`` of how many steps
+        accepted at least so many drafts.
 
         Raises:
             ArtifactError: The file is missing or holds something else.
         """
         try:
             data = json.loads(Path(path).read_text(encoding="utf-8"))
+            if "guesses" in data:
+                return cls(tuple(map(float, data["guesses"]["survival"])))
             steps = float(data.get("steps", 1))
             return cls(tuple(float(value) / steps for value in data[_KEY]))
         except (OSError, ValueError, TypeError, KeyError, AttributeError, ZeroDivisionError) as error:

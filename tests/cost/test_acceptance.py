@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from ocrquant.cost import Acceptance, replay_traffic
+from ocrquant.engine.statistics import DecodeStatistics
 from ocrquant.errors import ArtifactError, RecipeError
 from ocrquant.kernels.replay import Cursors, move_cursors
 
@@ -48,9 +49,23 @@ def test_measured_acceptance_is_read_as_chances_or_counts(tmp_path):
     assert Acceptance.load(path) == Acceptance((0.5, 0.25))
     path.write_text(json.dumps({"steps": 8, "accepted_by_position": [4, 2]}))
     assert Acceptance.load(path) == Acceptance((0.5, 0.25))
+    path.write_text(json.dumps({"pages": 3, "guesses": {"windows": 9, "survival": [0.5, 0.25]}}))
+    assert Acceptance.load(path) == Acceptance((0.5, 0.25))
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"accepted_by_position": 3}', '{"steps": 0}'])
+def test_what_the_engine_records_is_what_is_read():
+    """`ocrquant run` writes this record under ``guesses``."""
+    statistics = DecodeStatistics()
+    for rows in (3, 1):
+        statistics.drafts.add(3, rows, 0)
+    found = Acceptance(tuple(statistics.record()["survival"]))
+    assert found == Acceptance((0.5, 0.5, 0.0))
+    assert found.tokens(4) == 2.0  # three rows, then one
+
+
+@pytest.mark.parametrize(
+    "text", ["{", '{"guesses": null}', "[]", "{}", '{"accepted_by_position": 3}', '{"steps": 0}']
+)
 def test_a_malformed_file_is_named(tmp_path, text):
     path = tmp_path / "acceptance.json"
     path.write_text(text)
