@@ -13,7 +13,10 @@ import pytest
 from ocrquant.bench.kernels import render
 from ocrquant.kernels.selection import TRITON_OPS
 
-pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed"),
+]
 
 MOST_REGISTERS = 255
 COMMAND = [sys.executable, "-m", "ocrquant", "bench", "kernels", "--json"]
