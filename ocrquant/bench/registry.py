@@ -27,7 +27,7 @@ class Entry:
     has_table: bool = False
 
 
-ONCE = ("contest", "correctness", "kernels", "memory", "roofline", "soak")
+ONCE = ("contest", "correctness", "drafts", "kernels", "memory", "roofline", "soak")
 """Benchmarks that repeat nothing."""
 TABLES = ("gpu", "kernels", "roofline")
 """Benchmarks that print a table."""
@@ -42,6 +42,7 @@ BENCHMARKS: Mapping[str, Entry] = MappingProxyType(
             "metadata": "host time of a step's metadata against building it for groups of layers",
             "state": "recurrent states in windows of drafts: snapshots, rows done again, ReplaySSM; drift",
             "correctness": "greedy text of the engine against transformers, of a batch against one by one",
+            "drafts": "texts with drafters against without, and how many drafts are accepted",
             "soak": "thousands of requests with cancellations, a full queue and preemptions",
             "memory": "a random model of 9 GB scored block by block: peak memory against the forecast",
             "workers": "pages prepared by worker processes beside the engine, by number of workers",
