@@ -96,15 +96,20 @@ class DecodeStatistics:
     drafts: DraftCounts = field(default_factory=DraftCounts)
     flushes: int = 0
     _steps: dict[tuple[int, int], _Steps] = field(default_factory=dict)
+    _seen: set[tuple[int, int]] = field(default_factory=set)
 
     def note(self, time: StepTime, tokens: int) -> None:
-        """Counts a step.
+        """Counts a step, but for the first of its kind, which is recorded on the way.
 
         Args:
             time: Its requests and times.
             tokens: That it emitted.
         """
-        steps = self._steps.setdefault((time.requests, time.window), _Steps())
+        kind = time.requests, time.window
+        if kind not in self._seen:
+            self._seen.add(kind)
+            return
+        steps = self._steps.setdefault(kind, _Steps())
         steps.count += 1
         steps.tokens += tokens
         steps.draft_us += time.draft_us
@@ -167,7 +172,7 @@ class DecodeStatistics:
         if not counts.num_windows:
             return ["guesses: none was verified"]
         found = [f"tokens a step {counts.tokens_a_step:.2f} in {counts.num_windows} windows"]
-        if counts.num_alone:
+        if counts.num_alone != counts.num_accepted:
             found[0] += f", without the selector at least {counts.tokens_alone:.2f}"
         for kind, own in sorted((by_kind or {}).items()):
             if own.num_windows:

@@ -25,10 +25,12 @@ BETTER = 1.03
 """How much better another window has to be to take the place of the one in use."""
 RETRY_STEPS = 128
 """Steps after which another window is tried, for what was measured long ago."""
+FIRST_TRIAL = 16
+"""The step in which single rows are tried for the first time, so that it is known what drafts gain."""
 TRY_STEPS = 3
 """Steps of a trial; the first of a shape tells nothing."""
 WORTH_TRYING = 0.5
-"""A window with less than so much of the best rate is not tried again."""
+"""A window with less than so much of the best rate is not tried again; single rows always are."""
 
 
 class WindowPolicy(Protocol):
@@ -150,7 +152,9 @@ class MeasuredWindow:
         step = self._steps[requests] = self._steps.get(requests, 0) + 1
         chosen = self._best(requests)
         trial, left = self._trial.get(requests, (0, 0))
-        if left == 0 and step % RETRY_STEPS == 0:
+        if left == 0 and step == FIRST_TRIAL:
+            trial, left = 1, TRY_STEPS
+        elif left == 0 and step % RETRY_STEPS == 0:
             trial, left = self._oldest(requests, chosen), TRY_STEPS
         if left:
             self._trial[requests] = (trial, left - 1)
@@ -181,7 +185,7 @@ class MeasuredWindow:
         """Of the windows that may turn out to be better, the one that was used longest ago."""
         best = self.rate(requests, chosen) or 0.0
         others = [window for window in self._candidates if window != chosen]
-        worth = [w for w in others if (self.rate(requests, w) or 0.0) >= WORTH_TRYING * best]
+        worth = [w for w in others if w == 1 or (self.rate(requests, w) or 0.0) >= WORTH_TRYING * best]
         if chosen == 1:  # drafts do not pay: how good they are is known from trials alone
             worth = worth or [max(others, key=lambda w: self.rate(requests, w) or 0.0)] if others else []
         return min(worth, key=lambda w: self._last_used.get((requests, w), 0), default=chosen)

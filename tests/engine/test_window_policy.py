@@ -146,6 +146,13 @@ def test_candidates_are_few_and_hold_the_longest():
     assert candidates(16) == (1, 2, 3, 4, 6, 8, 12, 16)
 
 
+def test_single_rows_are_tried_early():
+    times, rng = Table(), np.random.default_rng(3)
+    chosen = seen(MeasuredWindow(8), 1, 40, 0.95, times, rng)
+    assert chosen[15:18] == [1, 1, 1]
+    assert chosen.count(1) == 3
+
+
 def test_a_fixed_window_stays():
     policy = FixedWindow(5)
     policy.note(StepTime(1, 5, 1.0, 1.0, 1.0), [0])
