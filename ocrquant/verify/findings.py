@@ -103,6 +103,7 @@ _TEXTS: Mapping[Severity, Mapping[str, str]] = {
         "draft-name-not-covered": "the draft head is taken for quantized, and no guess is accepted",
         "match-depends-on-version": "one version of the server reads it, another loads garbage",
         "draft-tensors-missing": "speculative decoding accepts nothing, or does not start",
+        "positions-not-interleaved": "vLLM gives image tokens other positions: worse answers",
         "cache-scales-incomplete": "layers without a scale use 1.0: worse answers with long contexts",
         "cache-not-declared": "the scales are there and are not used",
         "file-written-anew": "the content is the same today; readers of another version may differ",

@@ -14,7 +14,10 @@ from ocrquant.verify.folder import CheckpointFolder
 from ocrquant.verify.linears import CACHE_NAMES, Linears
 from ocrquant.verify.value_checks import check_values
 
-__all__ = ["check_cache", "check_drafts", "check_processor", "check_ties"]
+__all__ = ["check_cache", "check_drafts", "check_positions", "check_processor", "check_ties"]
+
+_INTERLEAVED = ("Qwen3VL", "Qwen3_5")
+"""Beginnings of architectures that interleave the three directions of M-RoPE."""
 
 _TIED = "tie_word_embeddings"
 _DRAFT_LAYERS = ("mtp_num_hidden_layers", "num_nextn_predict_layers")
@@ -86,6 +89,23 @@ def check_drafts(folder: CheckpointFolder, findings: Findings) -> None:
             expected=f"tensors of the draft layers that {promised} promises",
             given="none",
             fix="copy them from the source if it has them, without quantizing them",
+        )
+
+
+def check_positions(folder: CheckpointFolder, findings: Findings) -> None:
+    """M-RoPE as servers read it: transformers interleaves it in any case, vLLM 0.32 only where told."""
+    architectures = folder.config.get("architectures") or [""]
+    text = folder.config.get("text_config")
+    if not str(architectures[0]).startswith(_INTERLEAVED) or not isinstance(text, dict):
+        return
+    rope = text.get("rope_parameters") or text.get("rope_scaling")
+    if isinstance(rope, dict) and "mrope_section" in rope and rope.get("mrope_interleaved") is not True:
+        findings.add(
+            "positions-not-interleaved",
+            "mrope_interleaved in config.json",
+            expected=True,
+            given=rope.get("mrope_interleaved"),
+            fix="set it beside mrope_section, in the source too",
         )
 
 

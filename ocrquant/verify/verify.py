@@ -19,7 +19,13 @@ from ocrquant.verify.declaration import Declaration, read_declaration
 from ocrquant.verify.findings import Findings
 from ocrquant.verify.folder import CheckpointFolder
 from ocrquant.verify.linears import Linears, read_linears
-from ocrquant.verify.model_checks import check_cache, check_drafts, check_processor, check_ties
+from ocrquant.verify.model_checks import (
+    check_cache,
+    check_drafts,
+    check_positions,
+    check_processor,
+    check_ties,
+)
 from ocrquant.verify.name_checks import check_aliases, check_names
 from ocrquant.verify.plan_checks import check_plan
 from ocrquant.verify.source_checks import check_files, check_weights
@@ -84,6 +90,7 @@ def _check_alone(
     check_processor(folder.path, findings)
     check_ties(folder, linears, findings)
     check_drafts(folder, findings)
+    check_positions(folder, findings)
     check_declared(declaration, linears, findings, is_known=linears.model_map is not None)
     check_tensors(folder, linears, findings)
     check_scales(folder, linears, findings)

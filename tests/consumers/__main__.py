@@ -12,8 +12,9 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import redirect_stderr
+from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -30,14 +31,25 @@ from tests.families.making import TINY
 
 READER = Path(__file__).with_name("reading.py")
 FAMILIES = ("qwen3_5", *TINY)
-SKIPPED: dict[str, str] = {
-    "qwen2_5_vl": "attention on a CPU takes no heads as narrow as the tiny model's",
-    "glm_ocr": "the tiny model's folder has no processor of transformers",
-    "lighton_ocr": "the tiny model's tokenizer lacks an image_break_token",
-    "idefics3": "vLLM expects other image tokens than the tiny model's image processor makes",
-}
-"""Family -> why vLLM on a CPU cannot read its tiny model."""
-DEFAULT = ("qwen3_5", "paddleocr_vl", *SKIPPED)
+
+
+@dataclass(frozen=True)
+class Unread:
+    """What vLLM 0.32 on a CPU cannot read of a family, even in bf16.
+
+    Attributes:
+        prompts: Names of the prompts.
+        says: Part of the error with which it stops at them.
+    """
+
+    prompts: tuple[str, ...] = ()
+    says: str = ""
+
+
+# Run through transformers, whose processors of these models cannot tell how long an image is.
+_NO_LENGTHS = Unread(("image",), "has no attribute '_get_num_multimodal_tokens'")
+UNREAD: Mapping[str, Unread] = {"got_ocr2": _NO_LENGTHS, "deepseek_ocr2": _NO_LENGTHS}
+"""Asked anew in every run: a family that it learns to read has to be taken off this list."""
 
 
 def read_by_vllm(python: str, jobs: list[dict[str, Any]], folder: Path) -> None:
@@ -48,13 +60,18 @@ def read_by_vllm(python: str, jobs: list[dict[str, Any]], folder: Path) -> None:
         subprocess.run(command, stdout=log, stderr=log, cwd=folder, check=False)
 
 
+def last_words(folder: Path, job: dict[str, Any]) -> str:
+    """What a reader said when it stopped at a checkpoint."""
+    error = folder / f"{job['name']}.error"
+    return error.read_text(encoding="utf-8").strip().splitlines()[-1] if error.exists() else "no answer"
+
+
 def judged(family: Family, job: dict[str, Any], reader: str) -> Iterator[tuple[list[str], bool]]:
     """A line of the table a prompt, and whether it is as it should be."""
-    stem = family.folder / reader / job["name"]
-    answers, error = (stem.with_name(f"{stem.name}.{end}") for end in ("safetensors", "error"))
+    answers = family.folder / reader / f"{job['name']}.safetensors"
     if not answers.exists():
-        last = error.read_text(encoding="utf-8").strip().splitlines()[-1] if error.exists() else "no answer"
-        yield [family.name, reader, job["name"], "-", *[""] * 5, last[:90]], False
+        said = last_words(family.folder / reader, job)
+        yield [family.name, reader, job["name"], "-", *[""] * 5, said], False
         return
     read, linears = load_file(answers), family.linears(job["plan"])
     for prompt in (item["name"] for item in job["prompts"]):
@@ -83,27 +100,30 @@ def family_lines(name: str, python: str, folder: Path) -> Iterator[tuple[list[st
     """A tiny model in every plan and format, read by vLLM and, where that can be, by transformers."""
     with redirect_stderr(StringIO()):
         family, jobs = make_family(name, folder)
-    read_by_vllm(python, jobs, folder)
-    for job in jobs:
+    unread = UNREAD.get(name, Unread())
+    readable = [item for item in jobs[0]["prompts"] if item["name"] not in unread.prompts]
+    read = [{**job, "prompts": readable} for job in jobs if readable]
+    stopped = [{**jobs[0], "name": f"bf16, {prompt}"} for prompt in unread.prompts[:1]]
+    read_by_vllm(python, [*read, *stopped], folder)
+    for job in read:
         yield from judged(family, job, "vllm")
+    for job in stopped:
+        said = last_words(folder / "vllm", job)
+        verdict = "skipped" if unread.says in said else f"expected {unread.says}"
+        yield (
+            [name, "vllm", "bf16", ", ".join(unread.prompts), *[""] * 5, f"{verdict}: {said}"],
+            unread.says in said,
+        )
     with redirect_stderr(StringIO()):
         read_here = by_transformers.read_all(family, jobs)
     for job in read_here:
         yield from judged(family, job, "transformers")
 
 
-def lines(name: str, python: str, folder: Path) -> Iterator[tuple[list[str], bool]]:
-    """All that can be said of a family; why, where nothing can."""
-    if name in SKIPPED:
-        yield [name, "vllm", "-", "-", *[""] * 5, f"skipped: {SKIPPED[name]}"], True
-    else:
-        yield from family_lines(name, python, folder)
-
-
 def main() -> int:
     """Prints the table; 1 where something is not as it should be."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("families", nargs="*", default=list(DEFAULT), help=f"of {', '.join(FAMILIES)}")
+    parser.add_argument("families", nargs="*", default=list(FAMILIES), help=f"of {', '.join(FAMILIES)}")
     parser.add_argument("--python", default=".venv-consumers/bin/python")
     parser.add_argument("--keep", type=Path, help="folder for everything that is made")
     options = parser.parse_args()
@@ -118,7 +138,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         for name in options.families:
             folder = (options.keep or Path(temporary)).absolute() / name
-            for cells, is_good in lines(name, options.python, folder):
+            for cells, is_good in family_lines(name, options.python, folder):
                 table.add_row(*cells, style="" if is_good else "red")
                 sound.append(is_good)
     Console(width=190).print(table)

@@ -6,7 +6,6 @@ needs and everything that its answers are held against.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from ocrquant.recipe import Recipe
 from ocrquant.recipe.sections import MAX_SHARD_BYTES
 from ocrquant.simulate import SimulatedLinear, apply_plan, rounded_linears, rounded_smoothing
 from tests.consumers.corrupting import CORRUPTIONS, corrupted, victim
+from tests.consumers.published import complete
 from tests.families.making import make_folder
 
 ROOT = Path(__file__).parents[2]
@@ -40,30 +40,16 @@ PLANS: Mapping[str, tuple[str, ...]] = {
 TEXT = "Invoice No. 4711, total 1,204.50 due 2026-12-01"
 NUM_TOKENS = 12
 STD = 0.02
-VISION_TOKENS = {
-    "image_token": "<|image_pad|>",
-    "video_token": "<|video_pad|>",
-    "vision_bos_token": "<|vision_start|>",
-    "vision_eos_token": "<|vision_end|>",
-}
-"""What the processors of transformers ask a tokenizer for; published models have it in their tokenizer."""
-
-
-def add_vision_tokens(folder: Path) -> None:
-    """Tells the tokenizer of a folder which of its tokens stand for images."""
-    path = folder / "tokenizer_config.json"
-    config = json.loads(path.read_text(encoding="utf-8"))
-    config["extra_special_tokens"] = VISION_TOKENS
-    path.write_text(json.dumps(config, indent=2), encoding="utf-8")
 
 
 def make_source(family: str, folder: Path) -> Path:
     """A folder as a published model has it, processor included; the model never says the image token."""
     make_folder(family, folder, std=STD)
-    add_vision_tokens(folder)
-    image_token = json.loads((folder / "config.json").read_text(encoding="utf-8"))["image_token_id"]
+    complete(family, folder)
+    image_token = load_model(folder).encoder.image_token_id
     weights = load_file(folder / "model.safetensors")
-    weights["lm_head.weight"][image_token] = 0
+    (head,) = (name for name in weights if name.endswith("lm_head.weight"))
+    weights[head][image_token] = 0
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     return folder
 

@@ -38,6 +38,8 @@ TEXT: dict[str, Any] = {
 }
 ROPE = {"rope_type": "default", "rope_theta": 10_000.0}
 MROPE = {**ROPE, "mrope_section": [8, 4, 4]}
+# As Qwen publishes it since Qwen3-VL: transformers interleaves those whatever is said, vLLM only if told.
+INTERLEAVED = {**MROPE, "mrope_interleaved": True}
 QWEN_VISION = {
     "depth": 2,
     "hidden_size": 32,
@@ -50,10 +52,11 @@ QWEN_VISION = {
     "num_position_embeddings": 64,
 }
 GDN = {
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "linear_key_head_dim": 16,
-    "linear_value_head_dim": 16,
+    "linear_num_key_heads": 1,
+    "linear_num_value_heads": 2,
+    # vLLM on a CPU has none narrower.
+    "linear_key_head_dim": 64,
+    "linear_value_head_dim": 64,
     "linear_conv_kernel_dim": 4,
 }
 SIGLIP = {
@@ -107,7 +110,13 @@ def _qwen(name: str, text: dict[str, Any], vision: dict[str, Any]) -> Callable[[
 
 def _glm(ids: dict[str, int]) -> Any:
     vision = {k: v for k, v in QWEN_VISION.items() if k != "num_position_embeddings"}
-    text = {**TEXT, "rope_parameters": {**ROPE, "mrope_section": [8, 4, 4], "partial_rotary_factor": 1.0}}
+    # The merger of the vision side is three hidden widths wide in transformers, as wide as this MLP in vLLM,
+    # which cuts off in silence what is wider; in the published model both are one number.
+    text = {
+        **TEXT,
+        "intermediate_size": 3 * TEXT["hidden_size"],
+        "rope_parameters": {**MROPE, "partial_rotary_factor": 1.0},
+    }
     return _config(
         "GlmOcrConfig",
         text,
@@ -195,9 +204,10 @@ def _deepseek(ids: dict[str, int]) -> Any:
     }
     text = {
         **TEXT,
-        "num_hidden_layers": 2,
         "rope_parameters": ROPE,
-        "num_key_value_heads": 4,
+        # Heads share the hidden width, as in Qwen2.5-VL.
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
         "mlp_layer_types": ["dense", "sparse"],
         **MOE,
         "num_experts": 4,
@@ -211,7 +221,7 @@ def _deepseek(ids: dict[str, int]) -> Any:
 MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
 MIXED = {
     "layer_types": ["linear_attention", "full_attention"],
-    "rope_parameters": {**MROPE, "partial_rotary_factor": 1.0},
+    "rope_parameters": {**INTERLEAVED, "partial_rotary_factor": 1.0},
 }
 ROWS = (
     "<fake_token_around_image>",
@@ -231,14 +241,15 @@ def _qwen_images(**settings: Any) -> Callable[[], Any]:
 TINY: dict[str, Tiny] = {
     "qwen3_vl": Tiny(
         "Qwen3VLForConditionalGeneration",
-        _qwen("Qwen3VLConfig", {"rope_parameters": MROPE}, {"deepstack_visual_indexes": [0]}),
+        _qwen("Qwen3VLConfig", {"rope_parameters": INTERLEAVED}, {"deepstack_visual_indexes": [0]}),
         _qwen_images(),
     ),
     "qwen2_5_vl": Tiny(
         "Qwen2_5_VLForConditionalGeneration",
         _qwen(
             "Qwen2_5_VLConfig",
-            {"rope_parameters": {**MROPE, "mrope_section": [4, 2, 2]}, "head_dim": None},
+            # Heads share the hidden width; vLLM on a CPU has none narrower than 32.
+            {"rope_parameters": MROPE, "head_dim": None, "num_attention_heads": 2, "num_key_value_heads": 1},
             {"window_size": 32, "fullatt_block_indexes": [1]},
         ),
         _qwen_images(),
@@ -267,6 +278,7 @@ TINY: dict[str, Tiny] = {
             temporal_patch_size=2,
             size={"shortest_edge": 16**2, "longest_edge": 2 * 16**2 * 60},
         ),
+        ("<|begin_of_video|>", "<|end_of_video|>", "<|video|>"),
     ),
     "idefics3": Tiny(
         "Idefics3ForConditionalGeneration",
@@ -318,12 +330,8 @@ QWEN3_5 = Tiny(
         {
             **GDN,
             "num_hidden_layers": 4,
-            "linear_num_key_heads": 1,
-            "linear_num_value_heads": 2,
-            "linear_key_head_dim": 64,
-            "linear_value_head_dim": 64,
             "layer_types": ["linear_attention"] * 3 + ["full_attention"],
-            "rope_parameters": {**MROPE, "partial_rotary_factor": 1.0},
+            "rope_parameters": {**INTERLEAVED, "partial_rotary_factor": 1.0},
         },
         {},
     ),

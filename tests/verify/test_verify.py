@@ -254,6 +254,11 @@ CONFIG_FAULTS = {
         ),
         {"tied-flags-differ"},
     ),
+    "positions that are not said to be interleaved": (
+        "mixed",
+        lambda config: config["text_config"]["rope_parameters"].pop("mrope_interleaved"),
+        {"positions-not-interleaved"},
+    ),
     "an architecture that vLLM names in ways unknown here": (
         "mixed",
         lambda config: config.update(architectures=["SomeForConditionalGeneration"]),
