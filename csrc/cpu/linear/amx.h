@@ -53,4 +53,36 @@ inline void multiply_tiles() {
     asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(SUM), "i"(ROWS), "i"(WEIGHTS));
 }
 
+// Sixteen lines of sixteen values: what was element j of line i becomes element i of line j.
+inline void turn_over(__m512 (&line)[16]) {
+    __m512 t[16];
+#pragma GCC unroll 8
+    for (int i = 0; i < 16; i += 2) {
+        t[i] = _mm512_unpacklo_ps(line[i], line[i + 1]);
+        t[i + 1] = _mm512_unpackhi_ps(line[i], line[i + 1]);
+    }
+    // Now of four lines each: 4i + j holds element j of every quarter.
+#pragma GCC unroll 4
+    for (int i = 0; i < 16; i += 4) {
+#pragma GCC unroll 2
+        for (int j = 0; j < 2; ++j) {
+            const __m512d first = _mm512_castps_pd(t[i + j]), second = _mm512_castps_pd(t[i + j + 2]);
+            line[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(first, second));
+            line[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(first, second));
+        }
+    }
+    // Quarters are gathered: first those of lines 0 to 7 and of 8 to 15, then all.
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) {
+        const __m512 a = _mm512_shuffle_f32x4(line[j], line[j + 4], 0x88), b = _mm512_shuffle_f32x4(line[j], line[j + 4], 0xdd);
+        const __m512 c = _mm512_shuffle_f32x4(line[j + 8], line[j + 12], 0x88), d = _mm512_shuffle_f32x4(line[j + 8], line[j + 12], 0xdd);
+        t[j] = _mm512_shuffle_f32x4(a, c, 0x88);
+        t[j + 4] = _mm512_shuffle_f32x4(b, d, 0x88);
+        t[j + 8] = _mm512_shuffle_f32x4(a, c, 0xdd);
+        t[j + 12] = _mm512_shuffle_f32x4(b, d, 0xdd);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) line[i] = t[i];
+}
+
 }  // namespace ocrquant::OCRQUANT_ISA

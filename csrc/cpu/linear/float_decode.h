@@ -15,24 +15,6 @@ inline int64_t panel_bytes(LinearKind kind, int64_t columns) {
 
 #if defined(OCRQUANT_WITH_AVX512)
 
-// bf16 bits of every non-negative E4M3 code, high and low bytes apart.
-struct E4m3Table {
-    alignas(64) uint8_t high[128];
-    alignas(64) uint8_t low[128];
-};
-inline const E4m3Table& e4m3_table() {
-    static const E4m3Table table = [] {
-        E4m3Table t;
-        for (int code = 0; code < 128; ++code) {
-            const uint32_t bits = bits_from_float(from_e4m3(uint8_t(code)));
-            t.high[code] = uint8_t(bits >> 24);
-            t.low[code] = uint8_t(bits >> 16);
-        }
-        return t;
-    }();
-    return table;
-}
-
 inline void decode_fp8(const uint8_t* codes, int64_t columns, Unit* w) {
     const E4m3Table& table = e4m3_table();
     const __m512i high0 = _mm512_load_si512(table.high), high1 = _mm512_load_si512(table.high + 64);

@@ -33,11 +33,63 @@ inline float from_e4m3(uint8_t code) {
 }
 
 #if defined(OCRQUANT_WITH_AVX512)
-inline void store_unit(uint16_t* to, float value) { *to = uint16_t(bits_from_float(value) >> 16); }
+
 using Element = uint16_t;
+
+// bf16 bits of every non-negative E4M3 code, high and low bytes apart.
+struct E4m3Table {
+    alignas(64) uint8_t high[128];
+    alignas(64) uint8_t low[128];
+};
+inline const E4m3Table& e4m3_table() {
+    static const E4m3Table table = [] {
+        E4m3Table t;
+        for (int code = 0; code < 128; ++code) {
+            const uint32_t bits = bits_from_float(from_e4m3(uint8_t(code)));
+            t.high[code] = uint8_t(bits >> 24);
+            t.low[code] = uint8_t(bits >> 16);
+        }
+        return t;
+    }();
+    return table;
+}
+
+// Some columns of a row in bf16: as they are, or from E4M3 codes. Their one factor is 1. One code after another, each a product of
+// its own, 16 rows of 512 columns took 19 us, more than their product with [192, 512] (Xeon family 6 model 207, 2026-11-30).
+inline __mmask32 columns_left(int64_t count) { return count < 32 ? (__mmask32(1) << count) - 1 : ~__mmask32(0); }
+inline void convert(const uint16_t* from, int64_t count, float, uint16_t* to) {
+    for (int64_t k = 0; k < count; k += 32) {
+        const __mmask32 some = columns_left(count - k);
+        _mm512_mask_storeu_epi16(to + k, some, _mm512_maskz_loadu_epi16(some, from + k));
+    }
+}
+inline void convert(const uint8_t* codes, int64_t count, float, uint16_t* to) {
+    const E4m3Table& table = e4m3_table();
+    const __m512i high0 = _mm512_load_si512(table.high), high1 = _mm512_load_si512(table.high + 64);
+    const __m512i low0 = _mm512_load_si512(table.low), low1 = _mm512_load_si512(table.low + 64);
+    for (int64_t k = 0; k < count; k += 32) {
+        const __mmask32 some = columns_left(count - k);
+        // A code in the lower byte of each word: lookups read seven bits of every byte and give zero for the upper one.
+        const __m512i v = _mm512_cvtepu8_epi16(_mm256_maskz_loadu_epi8(some, codes + k));
+        const __m512i sign = _mm512_slli_epi16(_mm512_and_si512(v, _mm512_set1_epi16(0x80)), 8);
+        const __m512i high = _mm512_slli_epi16(_mm512_permutex2var_epi8(high0, v, high1), 8);
+        const __m512i low = _mm512_permutex2var_epi8(low0, v, low1);
+        _mm512_mask_storeu_epi16(to + k, some, _mm512_or_si512(_mm512_or_si512(high, low), sign));
+    }
+}
+
 #else
-inline void store_unit(float* to, float value) { *to = value; }
+
 using Element = float;
+
+// Some columns of a row, from bf16 or from E4M3 codes, times `up`.
+inline void convert(const uint16_t* from, int64_t count, float up, float* to) {
+    for (int64_t k = 0; k < count; ++k) to[k] = from_bf16(from[k]) * up;
+}
+inline void convert(const uint8_t* codes, int64_t count, float up, float* to) {
+    for (int64_t k = 0; k < count; ++k) to[k] = from_e4m3(codes[k]) * up;
+}
+
 #endif
 
 // The s of a row in bf16.
@@ -66,12 +118,8 @@ inline float prepare_row(const LinearArgs& args, int64_t row, Element* first, in
     for (int64_t begin = 0; begin < width; begin += PIECE) {
         Element* const to = first + begin / PIECE * stride;
         const int64_t count = smaller(PIECE, width - begin);
-        if (args.kind == LinearKind::fp8) {
-            for (int64_t k = 0; k < count; ++k) store_unit(to + k, from_e4m3(codes[begin + k]) * up);
-        } else {
-            for (int64_t k = 0; k < count; ++k) store_unit(to + k, from_bf16(plain[begin + k]) * up);
-        }
-        for (int64_t k = count; k % FILL; ++k) store_unit(to + k, 0.0f);
+        args.kind == LinearKind::fp8 ? convert(codes + begin, count, up, to) : convert(plain + begin, count, up, to);
+        for (int64_t k = count; k % FILL; ++k) to[k] = Element(0);
     }
     return factor;
 }

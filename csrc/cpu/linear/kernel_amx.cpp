@@ -155,17 +155,24 @@ TileSettings settings_of(bool is_left, const RowTiles& tiles) {
     return settings;
 }
 
-// Sums of a panel are tiles: [height][16], or with NVFP4 [16][height].
+// A tile [16][height] of NVFP4's sums, row by row.
+void finish_turned(const Job& job, int64_t height, const float* sums, int64_t begin, int64_t rows, int64_t panel) {
+    __m512 line[PANEL];
+    const __mmask16 some = __mmask16((1u << height) - 1);
+#pragma GCC unroll 16
+    for (int64_t o = 0; o < PANEL; ++o) line[o] = _mm512_maskz_loadu_ps(some, sums + o * height);
+    turn_over(line);
+    for (int64_t r = 0; r < rows; ++r) finish(job.args, line[r], job.first_row + begin + r, panel, 1.0f, job.alpha);
+}
+
+// Sums of a panel are tiles: [height][16], or with NVFP4 [16][height], which is the same for one row.
 void finish_panel(const Job& job, const RowTiles& tiles, const float* sums, int64_t begin, int64_t rows, int64_t panel) {
-    for (int64_t r = 0; r < rows; ++r) {
-        const float* y = sums + r * PANEL;
-        float turned[PANEL];
-        if (job.args.tiles) {
-            const float* const from = sums + r / tiles.height * tiles.height * PANEL + r % tiles.height;
-            for (int64_t o = 0; o < PANEL; ++o) turned[o] = from[o * tiles.height];
-            y = turned;
-        }
-        finish(job.args, y, job.first_row + begin + r, panel, job.factors[begin + r], job.alpha);
+    if (job.args.tiles && tiles.height > 1) {
+        for (int64_t r = 0; r < rows; r += tiles.height)
+            finish_turned(job, tiles.height, sums + r * PANEL, begin + r, smaller(tiles.height, rows - r), panel);
+    } else {
+        for (int64_t r = 0; r < rows; ++r)
+            finish(job.args, sums + r * PANEL, job.first_row + begin + r, panel, job.factors[begin + r], job.alpha);
     }
 }
 

@@ -57,6 +57,48 @@ inline int64_t panels_of_task(int64_t panels, int64_t panel_bytes, int64_t row_b
     return ceil_div(count, step) * step;
 }
 
+// One row of one panel: `sums` in fp32, scaled, biased, rounded and written. `row_factor` is exact, a power of two.
+#if defined(OCRQUANT_WITH_AVX512)
+
+// bf16 bits of each element, to nearest, ties to even; every NaN becomes 0x7fc0. The instruction for it takes subnormals for zero.
+inline __m256i rounded_to_bf16(__m512 y) {
+    const __m512i bits = _mm512_castps_si512(y), odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i nearest = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    const __mmask16 is_nan = _mm512_cmp_ps_mask(y, y, _CMP_UNORD_Q);
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_mask_mov_epi32(nearest, is_nan, _mm512_set1_epi32(0x7fc00000)), 16));
+}
+
+inline void finish(const LinearArgs& args, __m512 y, int64_t row, int64_t panel, float row_factor, float alpha) {
+    const int64_t first = panel * PANEL, count = smaller(PANEL, args.out_features - first);
+    const __mmask16 some = __mmask16((1u << count) - 1);
+    if (args.kind != LinearKind::bf16) {
+        const __m512 channel = _mm512_loadu_ps(args.channel_scale + first);
+        if (args.kind == LinearKind::nvfp4) {
+            y = _mm512_mul_ps(y, _mm512_mul_ps(channel, _mm512_set1_ps(alpha)));
+        } else {
+            y = _mm512_mul_ps(y, _mm512_set1_ps(row_factor));
+            if (args.kind == LinearKind::fp8) y = _mm512_mul_ps(y, _mm512_set1_ps(reinterpret_cast<const float*>(args.x_scale)[row]));
+            y = _mm512_mul_ps(y, channel);
+        }
+    }
+    if (args.bias_type == Float::fp32) {
+        y = _mm512_add_ps(y, _mm512_maskz_loadu_ps(some, reinterpret_cast<const float*>(args.bias) + first));
+    } else if (args.bias_type == Float::bf16) {
+        const __m256i bias = _mm256_maskz_loadu_epi16(some, reinterpret_cast<const uint16_t*>(args.bias) + first);
+        y = _mm512_add_ps(y, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bias), 16)));
+    }
+    const int64_t offset = row * args.out_stride + first;
+    if (args.out_type == Float::fp32)
+        _mm512_mask_storeu_ps(reinterpret_cast<float*>(args.out) + offset, some, y);
+    else
+        _mm256_mask_storeu_epi16(reinterpret_cast<uint16_t*>(args.out) + offset, some, rounded_to_bf16(y));
+}
+inline void finish(const LinearArgs& args, const float* sums, int64_t row, int64_t panel, float row_factor, float alpha) {
+    finish(args, _mm512_loadu_ps(sums), row, panel, row_factor, alpha);
+}
+
+#else
+
 // The results of one row of one panel. Nearly all panels are full, and a copy of a size that is known is two moves where one of
 // any size is a call: 16 rows times [1024, 192] took 38 us with calls, more than half of it here.
 template <class Element>
@@ -68,7 +110,6 @@ inline void write_panel(const Element* from, int64_t count, Element* to) {
     }
 }
 
-// One row of one panel: `sums` in fp32, scaled, biased, rounded and written. `row_factor` is exact, a power of two.
 inline void finish(const LinearArgs& args, const float* sums, int64_t row, int64_t panel, float row_factor, float alpha) {
     float y[PANEL];
     const int64_t first = panel * PANEL, count = smaller(PANEL, args.out_features - first);
@@ -97,6 +138,8 @@ inline void finish(const LinearArgs& args, const float* sums, int64_t row, int64
         write_panel(reinterpret_cast<const uint16_t*>(&rounded), count, reinterpret_cast<uint16_t*>(args.out) + offset);
     }
 }
+
+#endif
 
 void linear_float(const LinearArgs& args);
 void linear_nvfp4(const LinearArgs& args);
