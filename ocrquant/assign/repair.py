@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import fsum, sqrt
+from math import fsum
+
+import numpy as np
 
 from ocrquant.artifacts.assignment import MeasuredKl, RepairRecord, Swap
 from ocrquant.assign.problem import Problem
 from ocrquant.assign.swaps import Ceiling, NearbyPlan, nearby_plans
 from ocrquant.assign.terms import KV_CACHE
 from ocrquant.formats import Precision
+from ocrquant.metrics.ratio_scatter import RatioScatter
 
 __all__ = ["Judge", "Repaired", "repair"]
 
@@ -24,8 +27,8 @@ Judge = Callable[..., Sequence[tuple[float, int]]]
 
 Pages = Sequence[tuple[float, int]]
 
-_SURE = 1.645
-"""Standard errors that a swap has to lower the measured KL by: one side, 5 %."""
+_LEVEL = 0.05
+"""Chance at most that any of the swaps that may be measured is kept though it lowers nothing."""
 
 _MAX_REJECTIONS = 2
 """Swaps with the same move of a group that are measured in vain before that move is not tried again."""
@@ -87,9 +90,12 @@ def repair(
 ) -> Repaired:
     """Measures a plan as a whole and tries swaps that keep the budget, best expectation first.
 
-    A swap is kept where the measured KL falls by more than 1.645 standard errors of the change, paired over
-    pages; the search then goes on from there. Every swap that is not kept costs one measurement, and
-    whatever the noise says, the plan never gets worse on the pages that it was measured on.
+    A swap is kept where the measured KL surely falls, by Student's t over the differences of the pages, plain
+    and freed from their skewness; the search then goes on from there. The 5 % that are left to chance are
+    shared out among all swaps that may be measured (Bonferroni). At 1.645 standard errors each, two of 57
+    swaps on 16 crops were kept (2026-11-30), no more than chance alone keeps: a few pages carry most of a KL,
+    and some swap always suits them. Every swap that is not kept costs one measurement, and the plan never
+    gets worse on the pages that it was measured on.
 
     Args:
         problem: Groups and choices.
@@ -107,6 +113,7 @@ def repair(
     first = dict(plan)
     search = _Search(problem, ceiling, first, measure(first))
     before, swaps = _measured(problem, first, search.pages), []
+    level = _LEVEL / max(1, max_measurements - 1)
     while len(search.tried) < max_measurements:
         near = search.next()
         if near is None:
@@ -114,9 +121,9 @@ def repair(
         candidate = near.apply(search.plan)
         pages = measure(candidate)
         search.tried.add(_identity(candidate))
-        change, error = _paired_change(search.pages, pages)
-        is_kept = change < -_SURE * error
-        swaps.append(_swap(near, change, error, is_kept=is_kept))
+        change, scatter = _paired_change(search.pages, pages)
+        is_kept = all(high < 0 for _, high in scatter.intervals(change, level))
+        swaps.append(_swap(near, change, scatter.standard_error, is_kept=is_kept))
         if is_kept:
             search.move_to(candidate, pages)
         else:
@@ -153,22 +160,20 @@ def _swap(near: NearbyPlan, change: float, error: float, *, is_kept: bool) -> Sw
 
 
 def _measured(problem: Problem, plan: Mapping[str, Precision], pages: Pages) -> MeasuredKl:
-    mean, error = _ratio([kl for kl, _ in pages], [count for _, count in pages])
+    mean, scatter = _ratio([kl for kl, _ in pages], [count for _, count in pages])
     predicted = problem.loss(problem.totals(plan).loss)
-    return MeasuredKl(predicted=predicted, measured=mean, standard_error=error)
+    return MeasuredKl(predicted=predicted, measured=mean, standard_error=scatter.standard_error)
 
 
-def _paired_change(before: Pages, after: Pages) -> tuple[float, float]:
-    """Change of the KL a token and its standard error, from the differences of the same pages."""
+def _paired_change(before: Pages, after: Pages) -> tuple[float, RatioScatter]:
+    """Change of the KL a token and its scatter, from the differences of the same pages."""
     counts = [count for _, count in before]
     assert counts == [count for _, count in after], "both plans were judged on the same tokens"
     return _ratio([b - a for (a, _), (b, _) in zip(before, after, strict=True)], counts)
 
 
-def _ratio(sums: Sequence[float], counts: Sequence[int]) -> tuple[float, float]:
-    """Sum by sum of counts, and its standard error over pages: the ratio estimator, as for scores."""
-    num_pages, total = len(sums), sum(counts)
-    assert num_pages > 1, "one page has no scatter"
-    mean = fsum(sums) / total
-    scatter = fsum((value - mean * count) ** 2 for value, count in zip(sums, counts, strict=True))
-    return mean, sqrt(scatter * num_pages / (num_pages - 1)) / total
+def _ratio(sums: Sequence[float], counts: Sequence[int]) -> tuple[float, RatioScatter]:
+    """Sum by sum of counts, and its scatter over pages: the ratio estimator, as for scores."""
+    assert len(sums) > 1, "one page has no scatter"
+    mean = fsum(sums) / sum(counts)
+    return mean, RatioScatter.of(np.array(sums, float), np.array(counts, float), mean)

@@ -88,6 +88,29 @@ def test_a_fall_within_the_noise_is_not_taken():
     assert not any(swap.is_kept for swap in repaired(noisy).repair.swaps)
 
 
+def test_many_tries_ask_for_more_and_so_does_a_page_that_loses():
+    problem = build_problem(sensitivity_of(SCORES))
+    plan = {"a": NVFP4, "b": NVFP4, "c": FP8, "d": FP8}
+    ceiling = Ceiling("bits", problem.totals(plan).bits)
+
+    def fallen(changes, max_measurements):
+        """Whether the first swap is kept, and its t, where other plans lose less by so much on each page."""
+
+        def judge(groups, kv_cache="bf16"):
+            return [(10.0 if groups == plan else 10.0 - change, 10) for change in changes]
+
+        swaps = repair(problem, plan, ceiling, judge, max_measurements=max_measurements).record.swaps
+        return swaps[0].is_kept, swaps[0].measured / swaps[0].standard_error
+
+    # Mean 0.4 of standard deviation 0.4472 over 10 pages: t = 2.83 with 9 degrees of freedom, p = 0.0099.
+    even = [0.4 + 0.4243 * sign for sign in (-1, 1)] * 5
+    assert fallen(even, 2) == (True, pytest.approx(-2.83, abs=0.01))
+    assert fallen(even, 6)[0] is True  # 0.05 / 5 = 0.01
+    assert fallen(even, 7)[0] is False  # 0.05 / 6 = 0.0083
+    # Nine pages gain, one loses: t = 2.33 of 1.83 would do, were it not for what another such page may lose.
+    assert fallen([*[0.2] * 9, -0.4], 2) == (False, pytest.approx(-2.33, abs=0.01))
+
+
 def test_never_more_measurements_than_allowed():
     for most in (1, 2, 5):
         judge = Judge(SCORES, together("a", "b", 0.01))
