@@ -10,7 +10,8 @@
 namespace ocrquant::OCRQUANT_ISA {
 
 constexpr int64_t TILE_BYTES = PANEL * TILE_COLUMNS * 2;
-constexpr int64_t AHEAD = 1024;  // bytes that a panel is fetched ahead
+constexpr int64_t AHEAD = 1024;  // bytes that a long panel is fetched ahead
+constexpr int64_t SHORT = 8192;  // bytes of a panel up to which the next ones are fetched instead
 
 // Two blocks of a panel in tiles, see layout.py: codes [4][2][16] words, whose nibbles are four outputs, then scales [2][16].
 constexpr int64_t PAIR_BYTES = 2 * (BLOCK_BYTES + PANEL);
@@ -72,11 +73,11 @@ enum class Source { fp8, nvfp4, bf16, again };
 
 // Not inlined: some hundred instructions, which would stand in the code of every number of panels.
 template <Source SOURCE>
-__attribute__((noinline)) void decode_step(const uint8_t* w, uint8_t* tile) {
+__attribute__((noinline)) void decode_step(const uint8_t* w, int64_t ahead, uint8_t* tile) {
     constexpr int64_t bytes = SOURCE == Source::fp8 ? TILE_BYTES / 2 : SOURCE == Source::nvfp4 ? PAIR_BYTES : TILE_BYTES;
     if constexpr (SOURCE != Source::again) {
 #pragma GCC unroll 16
-        for (int64_t byte = 0; byte < bytes; byte += LINE) prefetch(w + AHEAD + byte);
+        for (int64_t byte = 0; byte < bytes; byte += LINE) prefetch(w + ahead + byte);
     }
     if constexpr (SOURCE == Source::fp8) decode_fp8(w, TILE_COLUMNS, reinterpret_cast<Unit*>(tile));
     if constexpr (SOURCE == Source::nvfp4) decode_nvfp4_tile<2>(w, tile);

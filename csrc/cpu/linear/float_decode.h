@@ -15,21 +15,36 @@ inline int64_t panel_bytes(LinearKind kind, int64_t columns) {
 
 #if defined(OCRQUANT_WITH_AVX512)
 
-inline void decode_fp8(const uint8_t* codes, int64_t columns, Unit* w) {
+// 64 codes as two lines of pairs: even bytes are the pairs of columns 0 and 1, odd ones those of columns 2 and 3.
+struct Pairs512 {
+    __m512i even, odd;
+};
+
+// By lookup, for codes of any value.
+__attribute__((noinline, cold)) inline Pairs512 pairs_by_table(__m512i v) {
     const E4m3Table& table = e4m3_table();
-    const __m512i high0 = _mm512_load_si512(table.high), high1 = _mm512_load_si512(table.high + 64);
-    const __m512i low0 = _mm512_load_si512(table.low), low1 = _mm512_load_si512(table.low + 64);
-    const __m512i sign = _mm512_set1_epi8(char(0x80)), upper = _mm512_set1_epi16(short(0xff00));
+    const __m512i sign = _mm512_and_si512(v, _mm512_set1_epi8(char(0x80))), upper = _mm512_set1_epi16(short(0xff00));
+    const __m512i magnitude = _mm512_permutex2var_epi8(_mm512_load_si512(table.high), v, _mm512_load_si512(table.high + 64));
+    const __m512i low = _mm512_permutex2var_epi8(_mm512_load_si512(table.low), v, _mm512_load_si512(table.low + 64));
+    const __m512i high = _mm512_or_si512(magnitude, sign);
+    return {_mm512_or_si512(_mm512_slli_epi16(high, 8), _mm512_andnot_si512(upper, low)),
+            _mm512_or_si512(_mm512_and_si512(high, upper), _mm512_srli_epi16(low, 8))};
+}
+
+// Bits moved into place and the exponent raised from E4M3's bias to that of bf16 are right for all codes but zero and the
+// subnormal ones, which are few where a channel's largest weight is 448. A NaN becomes 480; the scale of its channel is NaN.
+inline Pairs512 pairs_from_e4m3(__m512i v) {
+    if (__builtin_expect(_mm512_testn_epi8_mask(v, _mm512_set1_epi8(0x78)) != 0, 0)) return pairs_by_table(v);
+    const __m512i bits = _mm512_set1_epi16(short(0x87f0)), bias = _mm512_set1_epi16(120 << 7);
+    const __m512i even = _mm512_srai_epi16(_mm512_slli_epi16(v, 8), 4), odd = _mm512_srai_epi16(v, 4);
+    return {_mm512_add_epi16(_mm512_and_si512(even, bits), bias), _mm512_add_epi16(_mm512_and_si512(odd, bits), bias)};
+}
+
+inline void decode_fp8(const uint8_t* codes, int64_t columns, Unit* w) {
     for (int64_t k = 0; k < columns; k += COLUMNS, codes += PANEL * COLUMNS, w += PANEL * COLUMNS / UNIT) {
-        const __m512i v = _mm512_loadu_si512(codes);
-        const __m512i index = _mm512_andnot_si512(sign, v);  // permutex2var reads seven bits; said for the reader
-        const __m512i high = _mm512_or_si512(_mm512_permutex2var_epi8(high0, index, high1), _mm512_and_si512(v, sign));
-        const __m512i low = _mm512_permutex2var_epi8(low0, index, low1);
-        // Even bytes are the pairs of columns 0 and 1, odd ones those of columns 2 and 3.
-        const __m512i even = _mm512_or_si512(_mm512_slli_epi16(high, 8), _mm512_andnot_si512(upper, low));
-        const __m512i odd = _mm512_or_si512(_mm512_and_si512(high, upper), _mm512_srli_epi16(low, 8));
-        _mm512_store_si512(w, even);
-        _mm512_store_si512(w + PANEL, odd);
+        const Pairs512 pairs = pairs_from_e4m3(_mm512_loadu_si512(codes));
+        _mm512_store_si512(w, pairs.even);
+        _mm512_store_si512(w + PANEL, pairs.odd);
     }
 }
 

@@ -13,6 +13,7 @@ constexpr int64_t PREPARED = 2 * ROW_BLOCK;  // rows prepared at once
 constexpr int64_t MOST_PANELS = 16;          // panels of a task: their sums stay in the second-level cache
 constexpr int64_t TOGETHER = 4;              // panels that share a tile of rows
 constexpr int64_t STEPS = CHUNK / TILE_COLUMNS;
+constexpr int64_t WIDE = 4;                  // rows of a tile from which on NVFP4 is decoded before it is multiplied
 
 enum Slot { rows_slot = 0, factors_slot = 1, sums_slot = 2, weights_slot = 3 };
 
@@ -33,20 +34,22 @@ struct Place {
     const uint8_t* x;
     int64_t x_step, x_stride;
     const uint8_t* w;
-    int64_t w_panel, w_step;
+    int64_t w_panel, w_step, ahead;
     uint8_t* decoded;      // [TOGETHER][STEPS] tiles
     const uint8_t* tiles;  // what is multiplied: those, or bf16 panels as they lie
     int64_t tiles_panel;
     int64_t last_slot;  // decoded steps that are kept, minus 1: two where no other tile of rows needs them, to be gentle on the cache
     int64_t steps;
+    bool interleaves;      // decoding with multiplying
     float* c;
     int64_t c_panel, c_stride;
 };
 
-template <Source SOURCE, int PANELS>
-inline void decode(const Place& place, int64_t step) {
-    for (int64_t p = 0; SOURCE != Source::again && p < PANELS; ++p)
-        decode_step<SOURCE>(place.w + p * place.w_panel + step * place.w_step, place.decoded + (p * STEPS + (step & place.last_slot)) * TILE_BYTES);
+template <Source SOURCE>
+inline void decode(const Place& place, int64_t p, int64_t step) {
+    if (SOURCE != Source::again)
+        decode_step<SOURCE>(place.w + p * place.w_panel + step * place.w_step, place.ahead,
+                            place.decoded + (p * STEPS + (step & place.last_slot)) * TILE_BYTES);
 }
 
 template <bool IS_LEFT, int INDEX>
@@ -56,28 +59,31 @@ inline void multiply_panel(const Place& place, int64_t step) {
     IS_LEFT ? multiply_tiles<sum_tile + INDEX, WEIGHTS, row_tile>() : multiply_tiles<sum_tile + INDEX, row_tile, WEIGHTS>();
 }
 
-template <bool IS_LEFT, int PANELS>
-inline void multiply(const Place& place, int64_t step) {
-    load_tile<row_tile>(place.x + step * place.x_step, place.x_stride);
-    multiply_panel<IS_LEFT, 0>(place, step);
-    if constexpr (PANELS > 1) multiply_panel<IS_LEFT, 1>(place, step);
-    if constexpr (PANELS > 2) multiply_panel<IS_LEFT, 2>(place, step);
-    if constexpr (PANELS > 3) multiply_panel<IS_LEFT, 3>(place, step);
+// Multiplies a step panel by panel. Decoding is a step ahead: a tile is not loaded while its stores are on their way, which would
+// wait for each of them. With `decodes` each panel's next step is decoded in between, while the units for tiles are busy.
+template <Source SOURCE, bool IS_LEFT, int PANELS, int INDEX = 0>
+inline void multiply(const Place& place, int64_t step, bool decodes) {
+    if constexpr (INDEX == 0) load_tile<row_tile>(place.x + step * place.x_step, place.x_stride);
+    if (decodes) decode<SOURCE>(place, INDEX, step + 1);
+    multiply_panel<IS_LEFT, INDEX>(place, step);
+    if constexpr (INDEX + 1 < PANELS) multiply<SOURCE, IS_LEFT, PANELS, INDEX + 1>(place, step, decodes);
 }
 
-// Decoding is a step ahead: a tile is not loaded while its stores are on their way, which would wait for each of them.
 template <Source SOURCE, bool IS_LEFT, int PANELS>
 void tile(const Place& place) {
+    const auto decode_all = [&](int64_t step) {
+        for (int64_t p = 0; p < PANELS; ++p) decode<SOURCE>(place, p, step);
+    };
     load_tile<sum_tile>(place.c, place.c_stride);
     if constexpr (PANELS > 1) load_tile<sum_tile + 1>(place.c + place.c_panel, place.c_stride);
     if constexpr (PANELS > 2) load_tile<sum_tile + 2>(place.c + 2 * place.c_panel, place.c_stride);
     if constexpr (PANELS > 3) load_tile<sum_tile + 3>(place.c + 3 * place.c_panel, place.c_stride);
-    decode<SOURCE, PANELS>(place, 0);
-    for (int64_t step = 1; step < place.steps; ++step) {
-        decode<SOURCE, PANELS>(place, step);
-        multiply<IS_LEFT, PANELS>(place, step - 1);
+    decode_all(0);
+    for (int64_t step = 0; step < place.steps - 1; ++step) {
+        if (!place.interleaves) decode_all(step + 1);
+        multiply<SOURCE, IS_LEFT, PANELS>(place, step, place.interleaves);
     }
-    multiply<IS_LEFT, PANELS>(place, place.steps - 1);
+    multiply<SOURCE, IS_LEFT, PANELS>(place, place.steps - 1, false);
     store_tile<sum_tile>(place.c, place.c_stride);
     if constexpr (PANELS > 1) store_tile<sum_tile + 1>(place.c + place.c_panel, place.c_stride);
     if constexpr (PANELS > 2) store_tile<sum_tile + 2>(place.c + 2 * place.c_panel, place.c_stride);
@@ -126,12 +132,15 @@ void chunk(const Job& job, const uint8_t* x, const uint8_t* w, const RowTiles& t
     place.w = w + panel_bytes(args, k);
     place.w_panel = job.panel_bytes;
     place.w_step = panel_bytes(args, TILE_COLUMNS);
+    place.ahead = job.panel_bytes <= SHORT ? TOGETHER * job.panel_bytes : AHEAD;
     place.decoded = static_cast<uint8_t*>(scratch(weights_slot, TOGETHER * STEPS * TILE_BYTES));
     const bool is_bf16 = args.kind == LinearKind::bf16;
     place.tiles = is_bf16 ? place.w : place.decoded;
     place.tiles_panel = is_bf16 ? place.w_panel : STEPS * TILE_BYTES;
     place.last_slot = is_bf16 || tiles.count > 1 ? STEPS - 1 : 1;
     place.steps = full;
+    // Measured at 1, 4, 8 and 16 rows: wide tiles of NVFP4's rows wait for the stores of the decoder.
+    place.interleaves = !is_left || tiles.height < WIDE;
     place.c = c;
     place.c_panel = tiles.rows() * PANEL;
     const Source source = is_left ? Source::nvfp4 : is_bf16 ? Source::bf16 : Source::fp8;
@@ -211,15 +220,25 @@ void run_tasks(const Job& job, int64_t rows, bool serial) {
     });
 }
 
-// Row `r` of a piece whose last block of rows begins at `last`.
-float prepare(const LinearArgs& args, int64_t row, uint8_t* x, int64_t step, int64_t last, const RowTiles& last_tiles, int64_t r) {
-    if (!args.tiles) {
-        uint16_t* const to = reinterpret_cast<uint16_t*>(x + r * LINE);
-        return prepare_row<TILE_COLUMNS, TILE_COLUMNS>(args, row, to, step / 2);
+// The rows of a piece, whose last block begins at `last`, to `x`; of blocks before it all tiles are full.
+void prepare(const LinearArgs& args, int64_t first_row, int64_t rows, int64_t last, uint8_t* x, int64_t step, float* factors, bool serial) {
+    if (args.tiles) {
+        const RowTiles last_tiles(rows - last);
+        const int64_t full = last / TILE_ROWS;
+        parallel_for(full + last_tiles.count, serial, [&](int64_t t) {
+            const ExactSubnormals guard;
+            const int64_t height = t < full ? TILE_ROWS : last_tiles.height, begin = t < full ? t * TILE_ROWS : last + (t - full) * height;
+            const int64_t count = smaller(height, rows - begin);
+            prepare_pairs(args, first_row + begin, count, x + begin * LINE, step, height);
+            for (int64_t r = 0; r < count; ++r) factors[begin + r] = 1.0f;
+        });
+        return;
     }
-    const int64_t block = r < last ? r / ROW_BLOCK * ROW_BLOCK : last;
-    prepare_pairs(args, row, x + block * LINE, step, r < last ? RowTiles(ROW_BLOCK) : last_tiles, r - block);
-    return 1.0f;
+    parallel_for(rows, serial, [&](int64_t r) {
+        const ExactSubnormals guard;
+        uint16_t* const to = reinterpret_cast<uint16_t*>(x + r * LINE);
+        factors[r] = prepare_row<TILE_COLUMNS, TILE_COLUMNS>(args, first_row + r, to, step / 2);
+    });
 }
 
 void run_rows(const LinearArgs& args, int64_t first_row, int64_t rows, bool serial) {
@@ -234,12 +253,9 @@ void run_rows(const LinearArgs& args, int64_t first_row, int64_t rows, bool seri
     }
     uint8_t* const x = static_cast<uint8_t*>(scratch(rows_slot, steps * step_bytes));
     float* const factors = static_cast<float*>(scratch(factors_slot, rows * int64_t(sizeof(float))));
-    for (int64_t step = 0; step < steps && rows < padded; ++step)
+    for (int64_t step = 0; step < steps && rows < padded && !args.tiles; ++step)
         std::memset(x + step * step_bytes + last * LINE, 0, size_t((padded - last) * LINE));
-    parallel_for(rows, serial || rows * columns < (1 << 16), [&](int64_t r) {
-        const ExactSubnormals guard;
-        factors[r] = prepare(args, first_row + r, x, step_bytes, last, last_tiles, r);
-    });
+    prepare(args, first_row, rows, last, x, step_bytes, factors, serial || rows * columns < (1 << 16));
     const float alpha = args.kind == LinearKind::nvfp4 ? 1.0f / args.encode_scale[0] : 1.0f;
     run_tasks(Job{args, columns, panel_bytes(args, columns), first_row, padded, x, step_bytes, LINE, factors, alpha}, rows, serial);
 }
