@@ -15,36 +15,41 @@ inline int64_t panel_bytes(LinearKind kind, int64_t columns) {
 
 #if defined(OCRQUANT_WITH_AVX512)
 
-// 64 codes as two lines of pairs: even bytes are the pairs of columns 0 and 1, odd ones those of columns 2 and 3.
-struct Pairs512 {
-    __m512i even, odd;
-};
-
-// By lookup, for codes of any value.
-__attribute__((noinline, cold)) inline Pairs512 pairs_by_table(__m512i v) {
+// Of 64 codes even bytes become the pairs of columns 0 and 1, odd ones those of columns 2 and 3. By lookup, for codes of any value.
+__attribute__((noinline, cold)) inline void fp8_by_table(const uint8_t* codes, int64_t count, Unit* w) {
     const E4m3Table& table = e4m3_table();
-    const __m512i sign = _mm512_and_si512(v, _mm512_set1_epi8(char(0x80))), upper = _mm512_set1_epi16(short(0xff00));
-    const __m512i magnitude = _mm512_permutex2var_epi8(_mm512_load_si512(table.high), v, _mm512_load_si512(table.high + 64));
-    const __m512i low = _mm512_permutex2var_epi8(_mm512_load_si512(table.low), v, _mm512_load_si512(table.low + 64));
-    const __m512i high = _mm512_or_si512(magnitude, sign);
-    return {_mm512_or_si512(_mm512_slli_epi16(high, 8), _mm512_andnot_si512(upper, low)),
-            _mm512_or_si512(_mm512_and_si512(high, upper), _mm512_srli_epi16(low, 8))};
+    const __m512i high0 = _mm512_load_si512(table.high), high1 = _mm512_load_si512(table.high + 64);
+    const __m512i low0 = _mm512_load_si512(table.low), low1 = _mm512_load_si512(table.low + 64);
+    const __m512i sign = _mm512_set1_epi8(char(0x80)), upper = _mm512_set1_epi16(short(0xff00));
+    for (int64_t i = 0; i < count; ++i, w += 2 * PANEL) {
+        const __m512i v = _mm512_loadu_si512(codes + 64 * i);  // lookups read seven bits
+        const __m512i high = _mm512_or_si512(_mm512_permutex2var_epi8(high0, v, high1), _mm512_and_si512(v, sign));
+        const __m512i low = _mm512_permutex2var_epi8(low0, v, low1);
+        _mm512_store_si512(w, _mm512_or_si512(_mm512_slli_epi16(high, 8), _mm512_andnot_si512(upper, low)));
+        _mm512_store_si512(w + PANEL, _mm512_or_si512(_mm512_and_si512(high, upper), _mm512_srli_epi16(low, 8)));
+    }
 }
 
-// Bits moved into place and the exponent raised from E4M3's bias to that of bf16 are right for all codes but zero and the
-// subnormal ones, which are few where a channel's largest weight is 448. A NaN becomes 480; the scale of its channel is NaN.
-inline Pairs512 pairs_from_e4m3(__m512i v) {
-    if (__builtin_expect(_mm512_testn_epi8_mask(v, _mm512_set1_epi8(0x78)) != 0, 0)) return pairs_by_table(v);
+// The same for codes that are neither zero nor subnormal: bits moved into place, and the exponent raised from E4M3's bias to that of
+// bf16. A NaN becomes 480; the scale of its channel is NaN.
+inline void fp8_by_shifts(const uint8_t* codes, int64_t count, Unit* w) {
     const __m512i bits = _mm512_set1_epi16(short(0x87f0)), bias = _mm512_set1_epi16(120 << 7);
-    const __m512i even = _mm512_srai_epi16(_mm512_slli_epi16(v, 8), 4), odd = _mm512_srai_epi16(v, 4);
-    return {_mm512_add_epi16(_mm512_and_si512(even, bits), bias), _mm512_add_epi16(_mm512_and_si512(odd, bits), bias)};
+    for (int64_t i = 0; i < count; ++i, w += 2 * PANEL) {
+        const __m512i v = _mm512_loadu_si512(codes + 64 * i);
+        const __m512i even = _mm512_srai_epi16(_mm512_slli_epi16(v, 8), 4), odd = _mm512_srai_epi16(v, 4);
+        _mm512_store_si512(w, _mm512_add_epi16(_mm512_and_si512(even, bits), bias));
+        _mm512_store_si512(w + PANEL, _mm512_add_epi16(_mm512_and_si512(odd, bits), bias));
+    }
 }
 
+// 32 columns at a time: where a channel's largest weight is 448, one code in some thousands is zero or subnormal.
 inline void decode_fp8(const uint8_t* codes, int64_t columns, Unit* w) {
-    for (int64_t k = 0; k < columns; k += COLUMNS, codes += PANEL * COLUMNS, w += PANEL * COLUMNS / UNIT) {
-        const Pairs512 pairs = pairs_from_e4m3(_mm512_loadu_si512(codes));
-        _mm512_store_si512(w, pairs.even);
-        _mm512_store_si512(w + PANEL, pairs.odd);
+    constexpr int64_t AT_ONCE = 8;
+    for (int64_t left = columns / COLUMNS; left > 0; left -= AT_ONCE, codes += 64 * AT_ONCE, w += 2 * PANEL * AT_ONCE) {
+        const int64_t count = smaller(left, AT_ONCE);
+        __mmask64 small = 0;
+        for (int64_t i = 0; i < count; ++i) small |= _mm512_testn_epi8_mask(_mm512_loadu_si512(codes + 64 * i), _mm512_set1_epi8(0x78));
+        __builtin_expect(small != 0, 0) ? fp8_by_table(codes, count, w) : fp8_by_shifts(codes, count, w);
     }
 }
 
