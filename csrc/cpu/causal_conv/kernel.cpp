@@ -5,6 +5,7 @@
 #include "common/isa.h"
 #include "common/numbers.h"
 #include "common/pool.h"
+#include "common/silu_table.h"
 #include "common/vec.h"
 #include "causal_conv/args.h"
 
@@ -20,18 +21,33 @@ struct Block {
     uint16_t before[BEFORE][BLOCK];  // the inputs before the request's first row
 };
 
-void convolve(const Block& block, const uint16_t* const* inputs, uint16_t* out) {
+// Sixteen channels of an input or a tap, as fp32.
+struct Sixteen {
+    F32 low, high;
+
+    static Sixteen of(const float* from) { return {load_as<F32>(from), load_as<F32>(from + VEC)}; }
+    static Sixteen of(const uint16_t* from) { return {widen(load_as<U16>(from)), widen(load_as<U16>(from + VEC))}; }
+
+    void add(const Sixteen& a, const Sixteen& b) {
+        low += a.low * b.low;
+        high += a.high * b.high;
+    }
+};
+
+// The rounded sums of `count` rows: channels outside and rows inside, so that an input is read and widened once for its four taps.
+void convolve(const Block& block, const uint16_t* x, int64_t x_stride, int64_t count, uint16_t* out, int64_t out_stride) {
     for (int64_t c = 0; c < block.count; c += 2 * VEC) {
-        F32 halves[2];
-        for (int64_t half = 0; half < 2; ++half) {
-            const int64_t at = c + half * VEC;
-            F32 sum = splat(0.f);
-            for (int64_t tap = 0; tap < TAPS; ++tap)
-                sum += load_as<F32>(block.weight[tap] + at) * widen(load_as<U16>(inputs[tap] + at));
-            halves[half] = silu(rounded(sum));
+        Sixteen weight[TAPS], input[TAPS];
+        for (int64_t tap = 0; tap < TAPS; ++tap) weight[tap] = Sixteen::of(block.weight[tap] + c);
+        for (int64_t i = 0; i < BEFORE; ++i) input[i] = Sixteen::of(block.before[i] + c);
+        for (int64_t t = 0; t < count; ++t) {
+            input[BEFORE] = Sixteen::of(x + t * x_stride + c);
+            Sixteen sum{splat(0.f), splat(0.f)};
+            for (int64_t tap = 0; tap < TAPS; ++tap) sum.add(weight[tap], input[tap]);
+            const U16x16 both = narrow(sum.low, sum.high);
+            memcpy(out + t * out_stride + c, &both, sizeof(both));
+            for (int64_t i = 0; i < BEFORE; ++i) input[i] = input[i + 1];
         }
-        const U16x16 both = narrow(halves[0], halves[1]);
-        memcpy(out + c, &both, sizeof(both));
     }
 }
 
@@ -50,10 +66,9 @@ void convolve_request(const CausalConvArgs& args, int64_t request, Block& block)
     }
     const uint16_t* x = args.x + first * args.x_stride + block.first;
     const auto input = [&](int64_t t) { return t < BEFORE ? block.before[t] : x + (t - BEFORE) * args.x_stride; };
-    for (int64_t t = 0; t < count; ++t) {
-        const uint16_t* const inputs[TAPS] = {input(t), input(t + 1), input(t + 2), input(t + 3)};
-        convolve(block, inputs, args.out + (first + t) * args.channels + block.first);
-    }
+    uint16_t* const out = args.out + first * args.channels + block.first;
+    convolve(block, x, args.x_stride, count, out, args.channels);
+    for (int64_t t = 0; t < count; ++t) silu_row(out + t * args.channels, block.count, out + t * args.channels);
     if (args.record == nullptr) {
         for (int64_t i = 0; i < BEFORE; ++i) memcpy(tail + i * args.channels, input(count + i), bytes);
         return;
