@@ -7,6 +7,9 @@
 
 #include "attention/tiles.h"
 #include "common/vec.h"
+#if defined(OCRQUANT_WITH_AMX)
+#include "attention/amx_block.h"
+#endif
 
 namespace ocrquant::OCRQUANT_ISA::attention {
 
@@ -45,14 +48,30 @@ struct Part {
     }
 };
 
+// Whether products are computed in the tiles of AMX; by the type of the cache and the width of a head, never by rows.
+template <class T>
+inline bool in_tiles(int64_t dim) {
+#if defined(OCRQUANT_WITH_AMX)
+    return sizeof(T) == sizeof(uint16_t) && dim % TILE_COLUMNS == 0;
+#else
+    return dim < 0;
+#endif
+}
+
 // Memory of one task.
 struct Workspace {
     float *q, *keys, *values, *scores, *totals, *decay;
+    float* product;   // of weights and values, in tiles
+    float scale = 1;  // of scores, where queries lie as they came
     Part part, sum;
+
+    // The last tile of rows may go beyond them, by less than one row for each tile.
+    static int64_t in_whole_tiles(int64_t rows) { return rows + rows / LANES; }
 
     static int64_t floats(int64_t rows, int64_t dim) {
         const int64_t padded = rounded_up(dim, LANES), parts = rounded_up(2 * Part::floats(rows, padded), LANES);
-        return rounded_up(rows * dim, LANES) + (BLOCK + VALUE_PANEL / LANES) * padded + rows * (BLOCK + LANES) + parts + rows;
+        return rounded_up(rows * dim, LANES) + (BLOCK + VALUE_PANEL / LANES) * padded +
+               in_whole_tiles(rows) * (BLOCK + padded) + rows * LANES + parts + rows;
     }
     static Workspace at(float* memory, int64_t rows, int64_t dim) {
         const int64_t padded = rounded_up(dim, LANES);
@@ -60,7 +79,8 @@ struct Workspace {
         w.keys = memory;
         w.values = w.keys + BLOCK * padded;
         w.scores = w.values + VALUE_PANEL * (padded / LANES);
-        w.totals = w.scores + rows * BLOCK;
+        w.product = w.scores + in_whole_tiles(rows) * BLOCK;
+        w.totals = w.product + in_whole_tiles(rows) * padded;
         w.q = w.totals + rows * LANES;
         float* const parts = w.q + rounded_up(rows * dim, LANES);
         w.part = Part::at(parts, rows, padded);
@@ -82,6 +102,25 @@ inline void load_queries(const Rows& rows, float scale, float* q) {
         const int64_t row = rows.first + r;
         widen_row(rows.q + row / rows.group * rows.q_row + row % rows.group * rows.q_head, rows.dim, q);
         for (int64_t d = 0; d < rows.dim; ++d) q[d] *= scale;
+    }
+}
+
+// The same as bf16 where products are computed in tiles: in the memory of `q`, whose second half the last tile may go into.
+inline void copy_queries(const Rows& rows, float* q) {
+    uint16_t* to = reinterpret_cast<uint16_t*>(q);
+    for (int64_t r = 0; r < rows.count; ++r, to += rows.dim) {
+        const int64_t row = rows.first + r;
+        memcpy(to, rows.q + row / rows.group * rows.q_row + row % rows.group * rows.q_head, size_t(rows.dim) * sizeof(uint16_t));
+    }
+}
+
+template <class T>
+inline void take_queries(const Rows& rows, float scale, Workspace& w) {
+    if (in_tiles<T>(rows.dim)) {
+        w.scale = scale;
+        copy_queries(rows, w.q);
+    } else {
+        load_queries(rows, scale, w.q);
     }
 }
 
@@ -143,9 +182,59 @@ inline void sum_block(const Rows& rows, const Workspace& w, int64_t from, int64_
     }
 }
 
+#if defined(OCRQUANT_WITH_AMX)
+
+// out = out decay + weights values for rows from `from` on; tiles are of all rows, what they give for others is dropped.
+inline void sum_tiles(const Rows& rows, const Workspace& w, int64_t from, int64_t first_key, int64_t count,
+                      const uint16_t* const* values) {
+    uint8_t* const panels = reinterpret_cast<uint8_t*>(w.values);
+    const int64_t dim = rows.dim;
+    const auto add_rows = [&](int64_t first, int64_t last, int64_t keys) {
+        value_tiles(w.scores, panels, keys, dim, Heights::of(rows.count), w.product);
+        for (int64_t r = first; r < last; ++r) add_product(w.product + r * dim, w.decay[r], dim, w.part.out + r * dim);
+    };
+    bool are_finite = true;
+    for (int64_t k = smaller_of(count, rows.keys_of(from) - first_key); k < count; ++k) are_finite &= is_finite(values[k], dim);
+    if (are_finite) return add_rows(from, rows.count, count);
+    for (int64_t r = from; r < rows.count; ++r) {
+        const int64_t keys = smaller_of(count, rows.keys_of(r) - first_key);
+        stage_value_tiles(values, keys, dim, panels);
+        add_rows(r, r + 1, keys);
+    }
+}
+
+// As `attend_block`, in tiles. Both operands are staged before either is multiplied: a tile that is loaded while its stores
+// are on their way waits for each of them.
+inline void attend_tiles(const Rows& rows, const Workspace& w, int64_t first_key, int64_t count, const uint16_t* const* keys,
+                         const uint16_t* const* values, Ahead& ahead) {
+    int64_t from = 0;
+    while (from < rows.count && rows.keys_of(from) <= first_key) ++from;
+    if (from == rows.count) return;
+    ahead.a_tile = 2 * ahead.count;
+    ahead.some();
+    uint8_t* const panels = reinterpret_cast<uint8_t*>(w.keys);
+    stage_key_tiles(keys, count, rows.dim, panels);
+    stage_value_tiles(values, count, rows.dim, reinterpret_cast<uint8_t*>(w.values));
+    score_tiles(reinterpret_cast<const uint16_t*>(w.q), panels, rows.dim, Heights::of(rows.count), w.scores);
+    for (int64_t r = from; r < rows.count; ++r) {
+        float* const scores = w.scores + r * BLOCK;
+        for (int64_t c = 0; c < BLOCK; c += LANES) store(scores + c, mul(load(scores + c), all(w.scale)));
+        const int64_t seen = smaller_of(count, rows.keys_of(r) - first_key);
+        w.decay[r] = weigh(scores, seen, w.part.largest + r, w.totals + r * LANES);
+        split_weights(scores);
+    }
+    sum_tiles(rows, w, from, first_key, count, values);
+}
+inline void attend_tiles(const Rows&, const Workspace&, int64_t, int64_t, const uint8_t* const*, const uint8_t* const*, Ahead&) {}
+
+#endif
+
 template <class T>
 inline void attend_block(const Rows& rows, const Workspace& w, int64_t first_key, int64_t count, const T* const* keys,
                          const T* const* values, Ahead& ahead) {
+#if defined(OCRQUANT_WITH_AMX)
+    if (in_tiles<T>(rows.dim)) return attend_tiles(rows, w, first_key, count, keys, values, ahead);
+#endif
     int64_t from = 0;
     while (from < rows.count && rows.keys_of(from) <= first_key) ++from;
     stage_keys(keys, count, rows.dim, w.keys);
@@ -174,6 +263,9 @@ inline void attend_span(const Rows& rows, const Workspace& w, int64_t begin, con
     for (int64_t i = 0; i < rows.count * padded; ++i) w.part.out[i] = 0.f;
     for (int64_t i = 0; i < rows.count * LANES; ++i) w.totals[i] = 0.f;
     for (int64_t r = 0; r < rows.count; ++r) w.part.largest[r] = NO_SCORE;
+#if defined(OCRQUANT_WITH_AMX)
+    const SpanTiles tiles(in_tiles<T>(rows.dim), Heights::of(rows.count));
+#endif
     const T *keys[2][BLOCK], *values[2][BLOCK];
     int64_t count = smaller_of(BLOCK, end - begin);
     source.locate(begin, count, keys[0], values[0]);

@@ -35,7 +35,7 @@ void bind_paged_attention(nb::module_& m) {
                                           v_scale,
                                           is_fp8,
                                           causal};
-            launch("paged_attention", OCRQUANT_PICK(paged_attention), args);
+            launch("paged_attention", OCRQUANT_PICK_AMX(paged_attention), args);
         },
         release_gil());
 }

@@ -76,16 +76,17 @@ def test_later_keys_of_its_own_request_do_not_reach_a_row(threads) -> None:
     assert got[20:].isnan().all()
 
 
-@pytest.mark.parametrize("isa", ["plain", "avx2", "avx512"])
+@pytest.mark.parametrize("isa", ["plain", "avx2", "avx512", "amx"])
 @pytest.mark.parametrize("cache", ["same", "fp8"])
-def test_every_instruction_set(isa, cache) -> None:
+@pytest.mark.parametrize("head_dim", [72, 64, 96])  # the last two go through tiles where there are any
+def test_every_instruction_set(isa, cache, head_dim) -> None:
     native = extension()
     order = ["plain", "avx2", "avx512", "amx"]
     if order.index(isa) > order.index(native.best_isa()):
         pytest.skip(f"this processor has no {isa}")
     native.force_isa(isa)
     try:
-        case = mixed(head_dim=72)
+        case = mixed(head_dim=head_dim)
         wanted = case.run(paged_attention, cache=cache)
         same(case.run(paged_attention, cache=cache, chunks=3), wanted)
         for one, other in zip(wanted, dense(case, cache=cache), strict=True):

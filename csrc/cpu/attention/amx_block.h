@@ -1,0 +1,205 @@
+// The products of a block of 64 keys in the tiles of AMX, for heads of whole tiles over bf16 keys and values.
+//
+//   scores   bf16 queries times bf16 keys, exact products summed in fp32; the scale comes afterwards
+//   outputs  a weight as the sum of two bf16 numbers (16 bits of it) times bf16 values
+//
+// What a row gets depends on the row alone, as in tiles.h: an element of a product has its own row and column, a key that
+// does not exist is zero in values and weights, and one that a row does not see weighs zero, which adds nothing to what is
+// finite. Where it is not finite, rows are taken one by one with such keys as zeros.
+#pragma once
+
+#include "attention/tiles.h"
+#include "linear/amx.h"
+
+namespace ocrquant::OCRQUANT_ISA::attention {
+
+constexpr int64_t PAIR = LINE;                             // bytes of two keys' 16 columns, or of 16 keys' two columns
+constexpr int64_t VALUES_TILES = BLOCK / 2 * PAIR;         // bytes of 16 columns of values
+constexpr int64_t WEIGHTS_ROW = BLOCK * sizeof(float);     // a row of weights: 64 high parts, 64 low parts
+constexpr int64_t LOW_PARTS = BLOCK * sizeof(uint16_t);
+constexpr int64_t STEP = TILE_COLUMNS * sizeof(uint16_t);  // bytes of a row of a left operand's tile
+
+// Rows in tiles of one height; those of the last tile may go `count - 1` beyond the rows.
+struct Heights {
+    int64_t count, height;
+
+    static Heights of(int64_t rows) {
+        const int64_t tiles = rows > 0 ? (rows + TILE_ROWS - 1) / TILE_ROWS : 1;
+        return {tiles, (rows + tiles - 1) / tiles};
+    }
+    TileSettings settings() const {
+        TileSettings settings;
+        for (int tile = 0; tile < 6; ++tile) settings.set(tile, height, LINE);
+        for (int tile = 6; tile < 8; ++tile) settings.set(tile, TILE_ROWS, LINE);
+        return settings;
+    }
+};
+
+// The settings of tiles for a whole span: setting them takes as long as the products of a few rows over a block.
+class SpanTiles {
+  public:
+    SpanTiles(bool used, const Heights& heights) : used_(used) {
+        const TileSettings settings = heights.settings();
+        if (used_) asm volatile("ldtilecfg %0" : : "m"(settings));
+    }
+    ~SpanTiles() {
+        if (used_) asm volatile("tilerelease");
+    }
+    SpanTiles(const SpanTiles&) = delete;
+    SpanTiles& operator=(const SpanTiles&) = delete;
+
+  private:
+    bool used_;
+};
+
+// Sixteen rows of 16 elements of 32 bits, a column of `to` each.
+inline void transpose16(__m512i (&r)[16], void* to) {
+    __m512i t[16];
+    for (int i = 0; i < 16; i += 2) {
+        t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+        t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4) {
+        for (int j = 0; j < 2; ++j) {
+            r[i + 2 * j] = _mm512_unpacklo_epi64(t[i + j], t[i + j + 2]);
+            r[i + 2 * j + 1] = _mm512_unpackhi_epi64(t[i + j], t[i + j + 2]);
+        }
+    }
+    for (int j = 0; j < 4; ++j) {
+        const __m512i a = _mm512_shuffle_i32x4(r[j], r[j + 4], 0x88), b = _mm512_shuffle_i32x4(r[j], r[j + 4], 0xdd);
+        const __m512i c = _mm512_shuffle_i32x4(r[j + 8], r[j + 12], 0x88), d = _mm512_shuffle_i32x4(r[j + 8], r[j + 12], 0xdd);
+        __m512i* const out = static_cast<__m512i*>(to) + j;
+        _mm512_storeu_si512(out, _mm512_shuffle_i32x4(a, c, 0x88));
+        _mm512_storeu_si512(out + 4, _mm512_shuffle_i32x4(b, d, 0x88));
+        _mm512_storeu_si512(out + 8, _mm512_shuffle_i32x4(a, c, 0xdd));
+        _mm512_storeu_si512(out + 12, _mm512_shuffle_i32x4(b, d, 0xdd));
+    }
+}
+
+// [panel of 16 keys][dim / 2][16 keys][2]; keys from `count` on are the first one, and what they give is never used.
+inline void stage_key_tiles(const uint16_t* const* keys, int64_t count, int64_t dim, uint8_t* panels) {
+    for (int64_t first = 0; first < count; first += LANES) {
+        for (int64_t d = 0; d < dim; d += TILE_COLUMNS) {
+            __m512i rows[16];
+            for (int64_t k = 0; k < 16; ++k) rows[k] = _mm512_loadu_si512(keys[first + k < count ? first + k : 0] + d);
+            transpose16(rows, panels + (first / LANES * dim + d) / 2 * PAIR);
+        }
+    }
+}
+
+// [panel of 16 columns][pair of keys][16 columns][2]; keys from `count` on are zero. Of 32 columns the first panel has the
+// lower four of each eight and the second one the upper four: `in_order` puts them right again.
+inline void stage_value_tiles(const uint16_t* const* values, int64_t count, int64_t dim, uint8_t* panels) {
+    for (int64_t k = 0; k < rounded_up(count, TILE_COLUMNS); k += 2) {
+        for (int64_t d = 0; d < dim; d += TILE_COLUMNS) {
+            const __m512i even = k < count ? _mm512_loadu_si512(values[k] + d) : _mm512_setzero_si512();
+            const __m512i odd = k + 1 < count ? _mm512_loadu_si512(values[k + 1] + d) : _mm512_setzero_si512();
+            uint8_t* const to = panels + d / LANES * VALUES_TILES + k / 2 * PAIR;
+            _mm512_storeu_si512(to, _mm512_unpacklo_epi16(even, odd));
+            _mm512_storeu_si512(to + VALUES_TILES, _mm512_unpackhi_epi16(even, odd));
+        }
+    }
+}
+
+inline void in_order(const float* from, Lanes* first, Lanes* second) {
+    const __m512 lower = _mm512_loadu_ps(from), upper = _mm512_loadu_ps(from + LANES);
+    const __m512i low = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
+    first->v = _mm512_permutex2var_ps(lower, low, upper);
+    second->v = _mm512_permutex2var_ps(lower, _mm512_add_epi32(low, _mm512_set1_epi32(8)), upper);
+}
+
+inline bool is_finite(const uint16_t* values, int64_t dim) {
+    const __m512i exponent = _mm512_set1_epi16(0x7f80);
+    __mmask32 found = 0;
+    for (int64_t d = 0; d < dim; d += TILE_COLUMNS)
+        found |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(_mm512_loadu_si512(values + d), exponent), exponent);
+    return found == 0;
+}
+
+// A row of weights to its high and low parts, in place.
+inline void split_weights(float* weights) {
+    __m512 w[PANELS];
+    for (int64_t c = 0; c < PANELS; ++c) w[c] = _mm512_loadu_ps(weights + c * LANES);
+    uint8_t* const to = reinterpret_cast<uint8_t*>(weights);
+    for (int64_t c = 0; c < PANELS; c += 2) {
+        const __m512i high = (__m512i)_mm512_cvtne2ps_pbh(w[c + 1], w[c]);
+        const __m256i one = _mm512_castsi512_si256(high), other = _mm512_extracti64x4_epi64(high, 1);
+        const auto low = [](__m512 weight, __m256i part) {
+            return _mm512_sub_ps(weight, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(part), 16)));
+        };
+        _mm512_storeu_si512(to + c * LINE / 2, high);
+        _mm512_storeu_si512(to + LOW_PARTS + c * LINE / 2, (__m512i)_mm512_cvtne2ps_pbh(low(w[c + 1], other), low(w[c], one)));
+    }
+}
+
+// Sums 0 .. COUNT of a left tile and COUNT right ones.
+template <int LEFT, int COUNT, int INDEX = 0>
+inline void multiply_each(const uint8_t* right, int64_t panel) {
+    constexpr int RIGHT = 6 + INDEX % 2;
+    load_tile<RIGHT>(right + INDEX * panel, PAIR);
+    multiply_tiles<INDEX, LEFT, RIGHT>();
+    if constexpr (INDEX + 1 < COUNT) multiply_each<LEFT, COUNT, INDEX + 1>(right, panel);
+}
+
+template <int COUNT, int INDEX = 0>
+inline void zero_each() {
+    zero_tile<INDEX>();
+    if constexpr (INDEX + 1 < COUNT) zero_each<COUNT, INDEX + 1>();
+}
+
+template <int COUNT, int INDEX = 0>
+inline void store_each(float* to, int64_t stride) {
+    store_tile<INDEX>(to + INDEX * LANES, stride * int64_t(sizeof(float)));
+    if constexpr (INDEX + 1 < COUNT) store_each<COUNT, INDEX + 1>(to, stride);
+}
+
+// scores [rows][BLOCK], from queries [rows][dim]
+inline void score_tiles(const uint16_t* q, const uint8_t* keys, int64_t dim, const Heights& heights, float* scores) {
+    for (int64_t t = 0; t < heights.count; ++t, q += heights.height * dim, scores += heights.height * BLOCK) {
+        zero_each<4>();
+        for (int64_t d = 0; d < dim; d += TILE_COLUMNS) {
+            load_tile<4>(q + d, dim * int64_t(sizeof(uint16_t)));
+            multiply_each<4, PANELS>(keys + d / 2 * PAIR, dim / 2 * PAIR);
+        }
+        store_each<PANELS>(scores, BLOCK);
+    }
+}
+
+// High and low parts of the weights times COUNT panels of values.
+template <int COUNT>
+inline void value_panels(const uint8_t* weights, const uint8_t* values, int64_t steps, float* product, int64_t stride) {
+    zero_each<COUNT>();
+    for (int64_t s = 0; s < steps; ++s) {
+        const uint8_t* const right = values + s * TILE_ROWS * PAIR;
+        load_tile<4>(weights + s * STEP, WEIGHTS_ROW);
+        multiply_each<4, COUNT>(right, VALUES_TILES);
+        load_tile<5>(weights + LOW_PARTS + s * STEP, WEIGHTS_ROW);
+        multiply_each<5, COUNT>(right, VALUES_TILES);
+    }
+    store_each<COUNT>(product, stride);
+}
+
+// product [rows][dim], columns as `stage_value_tiles` left them
+inline void value_tiles(const float* weights, const uint8_t* values, int64_t count, int64_t dim, const Heights& heights,
+                        float* product) {
+    const int64_t steps = (count + TILE_COLUMNS - 1) / TILE_COLUMNS, panels = dim / LANES;
+    for (int64_t t = 0; t < heights.count; ++t) {
+        const uint8_t* const w = reinterpret_cast<const uint8_t*>(weights + t * heights.height * BLOCK);
+        float* const to = product + t * heights.height * dim;
+        int64_t c = 0;
+        for (; c + 4 <= panels; c += 4) value_panels<4>(w, values + c * VALUES_TILES, steps, to + c * LANES, dim);
+        for (; c < panels; c += 2) value_panels<2>(w, values + c * VALUES_TILES, steps, to + c * LANES, dim);
+    }
+}
+
+// out = out decay + product
+inline void add_product(const float* product, float decay, int64_t dim, float* out) {
+    for (int64_t d = 0; d < dim; d += 2 * LANES) {
+        Lanes first, second;
+        in_order(product + d, &first, &second);
+        store(out + d, fma(load(out + d), all(decay), first));
+        store(out + d + LANES, fma(load(out + d + LANES), all(decay), second));
+    }
+}
+
+}  // namespace ocrquant::OCRQUANT_ISA::attention
