@@ -11,7 +11,7 @@ namespace ocrquant::OCRQUANT_ISA {
 
 constexpr int64_t TILE_BYTES = PANEL * TILE_COLUMNS * 2;
 constexpr int64_t AHEAD = 1024;  // bytes that a long panel is fetched ahead
-constexpr int64_t SHORT = 8192;  // bytes of a panel up to which the next ones are fetched instead
+constexpr int64_t SHORT = 4096;  // bytes of a panel up to which the next ones are fetched instead
 
 // Two blocks of a panel in tiles, see layout.py: codes [4][2][16] words, whose nibbles are four outputs, then scales [2][16].
 constexpr int64_t PAIR_BYTES = 2 * (BLOCK_BYTES + PANEL);
