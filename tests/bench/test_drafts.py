@@ -9,7 +9,7 @@ from ocrquant.engine.request import DraftCounts
 from tests.bench.running import result_of
 
 
-@pytest.mark.parametrize("drafter", ["pico-dflash"])
+@pytest.mark.parametrize("drafter", ["pico-dflash", "pico-dflash2"])
 def test_texts_are_those_without_drafts(capsys, drafter):
     data = result_of(
         capsys, "drafts", f"drafters=[{drafter}]", "crops=6", "at_once=3", "max_tokens=60", repeats=None
