@@ -19,7 +19,8 @@ spec.loader.exec_module(module)
 OVERRUN = """
 import sanitized, torch, ocrquant._native as native
 x = torch.zeros(8, dtype=torch.bfloat16)
-native.add(x.data_ptr(), x.data_ptr(), x.data_ptr(), x.numel() + 64)
+width = x.numel() + 64
+native.add(x.data_ptr(), x.data_ptr(), x.data_ptr(), 1, width, width)
 """
 # Every folder of native ops; the rest of tests/kernels is about Python or another library.
 FOLDERS = sorted(path.parent.name for path in (ROOT / "csrc" / "cpu").glob("*/bind.cpp"))
