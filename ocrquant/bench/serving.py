@@ -144,7 +144,7 @@ def _measure(
             entry[f"tokens_per_s over {base}"] = ratio(per_token[base], per_token[name])
             entry[f"first token sooner than {base}"] = ratio(first[base], first[name])
         if name == _DRAFTED:
-            plain = max((n for n in runtimes if n != _DRAFTED), key=list(runtimes).index)
+            plain = [other for other in runtimes if other != _DRAFTED][-1]
             entry[f"tokens_per_s over {plain}"] = ratio(per_token[plain], per_token[name])
             if at_once == 1:
                 label = f"{name} over {plain}, 1 at once: tokens/s"

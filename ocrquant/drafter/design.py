@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from ocrquant.drafter.config import DrafterConfig, default_taps
+from ocrquant.drafter.config import DFLASH, DrafterConfig, default_taps
 from ocrquant.drafter.target import TargetEnds
 from ocrquant.errors import RecipeError
 from ocrquant.recipe import DrafterSection
@@ -54,7 +54,7 @@ def design_drafter(section: DrafterSection, ends: TargetEnds, config: Mapping[st
     rotary = text.get("rope_parameters") or text
     try:
         return DrafterConfig(
-            architectures=("DFlashDraftModel",),
+            architectures=(DFLASH,),
             block_size=section.block_size,
             target_layer_ids=tuple(taps),
             target_sha256=ends.sha256,

@@ -83,9 +83,9 @@ def cache_features(
     random.Random(seed).shuffle(order)
     size = chunk_size(len(taps), hidden_size)
     chunks = [order[first : first + size] for first in range(0, len(order), size)]
-    numbers = [n for n in ranks().share(range(len(chunks))) if not _path(folder, n).exists()]
-    here = len(ranks().share(range(len(chunks))))
-    with progress_bar(title, here, "chunks", done=here - len(numbers)) as advance:
+    mine = ranks().share(range(len(chunks)))
+    numbers = [number for number in mine if not _path(folder, number).exists()]
+    with progress_bar(title, len(mine), "chunks", done=len(mine) - len(numbers)) as advance:
         for number in numbers:
             found = list(harvest(runtime, chunks[number], taps, max_tokens=max_tokens))
             # Answers come as they end; in the order of the pages the file is the same each time.

@@ -5,23 +5,19 @@ Reads tensors of a checkpoint folder; runs no target.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from ocrquant.checkpoint import CheckpointReader
 from ocrquant.errors import ModelError
 from ocrquant.json_files import read_json
+from ocrquant.models.drafter.target import EMBEDDINGS, target_digest
 
 __all__ = ["TargetEnds", "read_ends"]
 
-_EMBEDDINGS = ("model.language_model.embed_tokens.weight", "model.embed_tokens.weight")
 _HEAD = "lm_head.weight"
-_SIZES = ("hidden_size", "num_hidden_layers", "vocab_size")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +28,7 @@ class TargetEnds:
         embedding: float32 [vocab, hidden].
         head: float32 [vocab, hidden].
         num_layers: Decoder layers.
-        sha256: Digest of the embedding's bytes and the target's sizes. Quantization leaves the embedding
-            alone, so that a model and all its plans have one digest.
+        sha256: See `target_digest`.
     """
 
     embedding: Tensor
@@ -54,15 +49,14 @@ def read_ends(folder: Path) -> TargetEnds:
     config = read_json(folder / "config.json")
     text = config.get("text_config", config)
     with CheckpointReader(folder) as reader:
-        name = next((name for name in _EMBEDDINGS if name in reader.specs), None)
+        name = next((name for name in EMBEDDINGS if name in reader.specs), None)
         if name is None:
             fix = "take a folder with the weights of the model"
-            raise ModelError(folder, expected=" or ".join(_EMBEDDINGS), given="neither", fix=fix)
+            raise ModelError(folder, expected=" or ".join(EMBEDDINGS), given="neither", fix=fix)
         stored = reader.read(name)
         head = reader.read(_HEAD) if _HEAD in reader.specs else stored
     if not head.is_floating_point() or head.shape != stored.shape:
         fix = "train against the model that the plan was made from"
         raise ModelError(_HEAD, expected=f"a head {list(stored.shape)}", given=str(head.dtype), fix=fix)
-    sizes = json.dumps([[key, text[key]] for key in _SIZES])
-    digest = hashlib.sha256(stored.contiguous().view(torch.uint8).numpy().tobytes() + sizes.encode())
-    return TargetEnds(stored.float(), head.float(), int(text["num_hidden_layers"]), digest.hexdigest())
+    layers, sha256 = int(text["num_hidden_layers"]), target_digest(stored, config)
+    return TargetEnds(stored.float(), head.float(), layers, sha256)

@@ -27,6 +27,7 @@ from ocrquant.distributed import local_index, ranks
 from ocrquant.pages import Page, from_record, load_pages, page_digest
 from ocrquant.pipeline.memory import choose_residency
 from ocrquant.recipe import Recipe
+from ocrquant.recipe.sections import PagesSection
 
 
 @dataclass(kw_only=True)
@@ -136,10 +137,18 @@ def resolve_space(model_map: ModelMap, recipe: Recipe) -> SearchSpace:
 def select_pages(recipe: Recipe) -> list[Page]:
     """Lists and selects the pages of a recipe, from names, tables and headers."""
     section = recipe.pages
+    counts = section.num_calibration_pages, section.num_heldout_pages
+    return pages_like(section, section.source, *counts)
+
+
+def pages_like(
+    section: PagesSection, source: str, num_calibration_pages: int | None, num_heldout_pages: int
+) -> list[Page]:
+    """Pages of any source, taken as a section says: its kinds, its split, its seed."""
     return load_pages(
-        section.source,
-        num_calibration_pages=section.num_calibration_pages,
-        num_heldout_pages=section.num_heldout_pages,
+        source,
+        num_calibration_pages=num_calibration_pages,
+        num_heldout_pages=num_heldout_pages,
         heldout_fraction=section.heldout_fraction,
         seed=section.seed,
         kinds=section.kinds,

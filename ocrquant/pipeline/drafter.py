@@ -26,8 +26,8 @@ from ocrquant.engine.loading import RuntimeSettings, load_runtime
 from ocrquant.engine.preparing import PageTask
 from ocrquant.errors import ArtifactError, PagesError
 from ocrquant.json_files import read_json
-from ocrquant.pages import Page, load_pages, page_digest
-from ocrquant.pipeline.context import Context
+from ocrquant.pages import Page, page_digest
+from ocrquant.pipeline.context import Context, pages_like
 from ocrquant.pipeline.evaluated_drafter import DRAFTER_FOLDER
 from ocrquant.recipe import DrafterSection, Recipe
 
@@ -112,18 +112,9 @@ def _checkpoint(run: RunFolder) -> CheckpointRecord:
 
 
 def _pages(recipe: Recipe, section: DrafterSection) -> list[Page]:
-    whole = recipe.pages
-    return load_pages(
-        section.pages.source or whole.source,
-        num_calibration_pages=section.pages.num_pages,
-        num_heldout_pages=section.pages.num_heldout_pages,
-        heldout_fraction=whole.heldout_fraction,
-        seed=whole.seed,
-        kinds=whole.kinds,
-        default_kind=whole.default_kind,
-        dpi=whole.dpi,
-        max_pixels=whole.max_pixels,
-    )
+    asked = section.pages
+    source = asked.source or recipe.pages.source
+    return pages_like(recipe.pages, source, asked.num_pages, asked.num_heldout_pages)
 
 
 def _cache(lesson: _Lesson, checkpoint: Path, pages: list[Page], config: DrafterConfig) -> None:

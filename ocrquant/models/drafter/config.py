@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -17,8 +17,8 @@ from ocrquant.errors import ModelError
 
 __all__ = ["DFLASH", "DFLASH2", "DrafterConfig", "default_taps"]
 
-DFLASH = "DFlashDraftModel"
-DFLASH2 = "DFlash2DraftModel"
+DFLASH: Final = "DFlashDraftModel"
+DFLASH2: Final = "DFlash2DraftModel"
 
 
 def default_taps(num_layers: int, count: int) -> tuple[int, ...]:

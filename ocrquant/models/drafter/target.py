@@ -35,8 +35,10 @@ def target_digest(embedding: Tensor, config: Mapping[str, Any]) -> str:
     """
     text = config.get("text_config", config)
     sizes = json.dumps([[key, text[key]] for key in _SIZES])
-    stored = embedding.cpu().contiguous().view(torch.uint8).numpy().tobytes()
-    return hashlib.sha256(stored + sizes.encode()).hexdigest()
+    # Hashed where it lies: of a large vocabulary the bytes are more than a gigabyte.
+    digest = hashlib.sha256(embedding.cpu().contiguous().view(torch.uint8).numpy().data)
+    digest.update(sizes.encode())
+    return digest.hexdigest()
 
 
 def require_target(config: DrafterConfig, sha256: str, target: object) -> None:
