@@ -1,8 +1,10 @@
 """Guesses by a trained drafter: indices on the host, then one upload, one replay and one read-back a step.
 
-Keys and values of the context reach the drafter's pages in the target's own steps (`Drafter.project`), so
-parts of prompts, kept prefixes and preempted requests need no care here. Knows requests, pages and blocks;
-knows no layer.
+Where the device has batch classes (`engine.graphs`), blocks are drafted as the next larger class, those at
+the end for nobody, so that what is captured does not depend on how many requests happen to run. Keys and
+values of the context reach the drafter's pages in the target's own steps (`Drafter.project`), so parts of
+prompts, kept prefixes and preempted requests need no care here. Knows requests, pages and blocks; knows no
+layer.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from torch import Tensor
 
 from ocrquant.engine.config import EngineConfig
 from ocrquant.engine.device import Device
+from ocrquant.engine.graphs import BatchClasses
 from ocrquant.engine.plan import Tables
 from ocrquant.engine.request import Request
 from ocrquant.models.drafter.blocks import DraftBlocks, Seen
@@ -25,6 +28,17 @@ __all__ = ["ModelDrafts"]
 
 _CACHE_LINE = 16
 """In int32."""
+_NOBODY = -1
+_OF_NOBODY = {
+    "places": 0,
+    "slot_mapping": _NOBODY,
+    "kv_len": 0,
+    "page_table": 0,
+    "first_key": 0,
+    "row_kv_len": 0,
+    "row_page_table": 0,
+}
+"""Arrays of blocks, or of their rows, that belong to no request; their known token may be anybody's."""
 
 
 class ModelDrafts:
@@ -41,21 +55,35 @@ class ModelDrafts:
 
     def __init__(self, drafter: Drafter, config: EngineConfig, device: Device) -> None:
         self._drafter, self._config, self._device = drafter, config, device
+        sizes = device.batch_sizes if device.can_capture else ()
+        self._classes = BatchClasses(config.max_requests, config.max_window, sizes)
         self._arenas: dict[tuple[int, int], _BlockArena] = {}
         self.alone: Sequence[tuple[int, ...]] = ()
 
+    def capture_all(self) -> None:
+        """Captures blocks of the longest size for every batch class, before the first request.
+
+        The largest class comes first, as in `ModelRunner.capture_all`. Shorter blocks are captured when they
+        first come. Does nothing where the device has no classes.
+        """
+        if self._config.max_window > 1:
+            for count in reversed(self._classes.sizes):
+                self._arena(count, self._config.max_window)
+
     def propose(self, requests: Sequence[Request], most: int, tables: Tables) -> list[tuple[int, ...]]:
         """See `DraftSource`; as many guesses as are wanted for every request."""
-        count, size = len(requests), 1 + most
-        arena = self._arenas.get((count, size))
-        if arena is None:
-            arena = self._arenas[count, size] = _BlockArena(
-                count, size, self._drafter, self._config, self._device
-            )
+        arena = self._arena(self._classes.size_of(len(requests)), 1 + most)
         assert tables.drafter is not None, "an engine with a drafter has pages for it"
         arena.write(requests, tables.drafter)
-        tokens, self.alone = arena.run()
+        tokens, self.alone = arena.run(len(requests))
         return tokens
+
+    def _arena(self, count: int, size: int) -> _BlockArena:
+        arena = self._arenas.get((count, size))
+        if arena is None:
+            arena = _BlockArena(count, size, self._drafter, self._config, self._device)
+            self._arenas[count, size] = arena
+        return arena
 
 
 class _BlockArena:
@@ -89,8 +117,8 @@ class _BlockArena:
             shapes |= {"row_kv_len": (rows,), "row_page_table": (rows, pages)}
         self.host, device_arrays = self._allocate(shapes)
         self.host["tokens"][:] = made.mask_token_id
-        # A capture on a GPU runs the pass; until there are requests it must write nowhere.
-        device_arrays["slot_mapping"].fill_(-1)
+        # A capture on a GPU runs the pass; until there are requests all blocks are nobody's.
+        device_arrays["slot_mapping"].fill_(_NOBODY)
         self._offsets = np.arange(size, dtype=np.int32)
         self._blocks = self._make_blocks(device_arrays)
         self._launch: Callable[[], None] = device.capture(lambda: drafter.draft(self._blocks))
@@ -129,43 +157,52 @@ class _BlockArena:
         )
 
     def write(self, requests: Sequence[Request], table: npt.NDArray[np.int32]) -> None:
-        """Where the blocks of some requests lie, and their last known tokens."""
-        host, size, page_size = self.host, self._size, self._page_size
+        """Where the blocks of some requests lie, and their last known tokens; others are nobody's."""
+        host, size, page_size, count = self.host, self._size, self._page_size, len(requests)
         known = np.array([(r.slot, r.num_computed, r.output_ids[-1]) for r in requests], np.int32)
         slots, anchors = known[:, 0], known[:, 1]
-        host["tokens"][:, 0] = known[:, 2]
-        places = np.add(anchors[:, None], self._offsets, out=host["places"])
+        host["tokens"][:count, 0] = known[:, 2]
+        places = np.add(anchors[:, None], self._offsets, out=host["places"][:count])
         pages, offsets = np.divmod(places, page_size)
-        np.add(table[slots[:, None], pages] * page_size, offsets, out=host["slot_mapping"])
-        np.add(anchors, size, out=host["kv_len"])
-        np.take(table, slots, axis=0, out=host["page_table"], mode="clip")
+        np.add(table[slots[:, None], pages] * page_size, offsets, out=host["slot_mapping"][:count])
+        np.add(anchors, size, out=host["kv_len"][:count])
+        np.take(table, slots, axis=0, out=host["page_table"][:count], mode="clip")
         if self._is_sliding:
             self._write_windows(anchors, places)
+        self._write_nobody(count)
         if self._there is not self._host:
             self._device.upload(self._host, self._there)
 
     def _write_windows(self, anchors: npt.NDArray[np.int32], places: npt.NDArray[np.int32]) -> None:
         """The first keys that sliding layers see; the block itself is always seen."""
-        host, made = self.host, self._drafter.config
+        host, made, count = self.host, self._drafter.config, len(anchors)
         assert made.sliding_window is not None, "sliding layers have a window"
         first = places.reshape(-1) + 1 if self._by_row else anchors
         ends = np.repeat(anchors, self._size) if self._by_row else anchors
-        np.clip(first - made.sliding_window, 0, ends, out=host["first_key"])
+        np.clip(first - made.sliding_window, 0, ends, out=host["first_key"][: len(first)])
         if self._by_row:
-            host["row_page_table"].reshape(self._count, self._size, -1)[:] = host["page_table"][:, None]
+            tables = host["row_page_table"].reshape(self._count, self._size, -1)
+            tables[:count] = host["page_table"][:count, None]
             is_causal = made.block_attention == "causal"
-            host["row_kv_len"][:] = (
-                places.reshape(-1) + 1 if is_causal else np.repeat(host["kv_len"], self._size)
+            host["row_kv_len"][: len(first)] = (
+                places.reshape(-1) + 1 if is_causal else np.repeat(host["kv_len"][:count], self._size)
             )
 
-    def run(self) -> tuple[list[tuple[int, ...]], Sequence[tuple[int, ...]]]:
-        """Drafts of every block, and what the slots alone would have drafted where that may differ."""
+    def _write_nobody(self, count: int) -> None:
+        """Blocks behind the first `count`: no place for keys and values, and nothing to see."""
+        for name, value in _OF_NOBODY.items():
+            if name in self.host:
+                array = self.host[name]
+                array[len(array) // self._count * count :] = value
+
+    def run(self, count: int) -> tuple[list[tuple[int, ...]], Sequence[tuple[int, ...]]]:
+        """Drafts of the first blocks, and what the slots alone would have drafted where that may differ."""
         self._launch()
-        drafter, rows = self._drafter, self._count * self._size
+        drafter, rows = self._drafter, count * self._size
         wanted = [drafter.tokens[:rows]]
         wanted += [] if drafter.alone is drafter.tokens else [drafter.alone[:rows]]
         found = [self._rows(tokens) for tokens in self._device.read_back(*wanted)]
         return found[0], found[1] if len(found) > 1 else ()
 
     def _rows(self, tokens: npt.NDArray[np.int32]) -> list[tuple[int, ...]]:
-        return [tuple(row[1:]) for row in tokens.reshape(self._count, self._size).tolist()]
+        return [tuple(row[1:]) for row in tokens.reshape(-1, self._size).tolist()]

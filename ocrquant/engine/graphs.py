@@ -46,8 +46,12 @@ class BatchClasses:
         if not _is_of_one_kind(shape):
             return shape
         count = shape.drafted or shape.decode
-        size = next((size for size in self.sizes if size >= count), count)
+        size = self.size_of(count)
         return self._of(size, shape.window) if size > count else shape
+
+    def size_of(self, count: int) -> int:
+        """Requests of the smallest class that holds so many; as many beyond the largest."""
+        return next((size for size in self.sizes if size >= count), count)
 
     def has(self, shape: PlanShape) -> bool:
         """Whether a shape is that of a class."""

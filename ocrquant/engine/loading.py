@@ -138,12 +138,15 @@ def make_runtime(folder: Path, weights: StoredWeights, settings: RuntimeSettings
         drafter = folder_of_drafter.load(model, engine_config)
     runner = ModelRunner(model, engine_config, device, state, pixels, drafter)
     runner.capture_all()
+    drafts = _make_drafts(settings, engine_config, device, drafter)
+    if isinstance(drafts, ModelDrafts):
+        drafts.capture_all()
     engine = Engine(
         engine_config,
         runner,
         processor.eos_ids,
         read_vocabulary(processor.tokenizer),
-        _make_drafts(settings, engine_config, device, drafter),
+        drafts,
         _make_windows(settings, window, folder_of_drafter),
     )
     memory = MemoryReport(

@@ -6,11 +6,14 @@ import pytest
 import torch
 
 from ocrquant.adapters import model_folder
+from ocrquant.engine import loading
 from ocrquant.engine.drafter_folder import DrafterFolder
 from ocrquant.engine.loading import RuntimeSettings, load_runtime
+from ocrquant.engine.sampling import SamplingParams
 from ocrquant.errors import EngineError, ModelError
 from tests.engine.drafters import SLIDING, Watch, make_drafter
 from tests.engine.reading import prompts, read
+from tests.engine.test_graphs import FilledDevice
 
 PICO = model_folder("pico")
 KINDS = {
@@ -158,3 +161,59 @@ def test_a_measured_window_reads_the_same(tmp_path):
     runtime = load_runtime(PICO, settings(speculation="drafter", drafter=tmp_path))
     assert read(runtime, asked, max_tokens=40) == read(plain, asked, max_tokens=40)
     assert runtime.statistics.drafts.num_windows > 0
+
+
+def drafted(folder, **changes):
+    """A runtime, its answers, and all that was proposed on the way, with what the slots alone proposed."""
+    runtime = load_runtime(
+        PICO, settings(speculation="drafter", drafter=folder, window=8, max_requests=6, **changes)
+    )
+    source = runtime.engine.scheduler.drafts
+    found, propose = [], source.propose
+
+    def watched(requests, most, tables):
+        guesses = propose(requests, most, tables)
+        found.append((len(requests), guesses, list(source.alone)))
+        return guesses
+
+    source.propose = watched
+    keys = runtime.drafter.keys
+    keys[:, -8:] = torch.nan  # pages of nobody: an engine of six requests does not get there
+    answers = read(runtime, prompts(runtime, "line", 5), max_tokens=20)
+    assert keys[:, -8:].isnan().all()
+    return runtime, answers, found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_blocks_are_drafted_by_batch_class_and_those_of_nobody_change_nothing(monkeypatch, tmp_path, kind):
+    make_drafter(tmp_path, PICO, **KINDS[kind])
+    exact, answers, expected = drafted(tmp_path)
+    monkeypatch.setattr(loading, "open_device", FilledDevice)
+    filled, same, found = drafted(tmp_path)
+    assert same == answers
+    assert found == expected
+    counts = {count for count, _, _ in found}
+    assert {3, 5} & counts, "no class of this engine has so many requests"
+    assert set(exact.engine.scheduler.drafts._arenas) == {(count, 8) for count in counts}
+    assert set(filled.engine.scheduler.drafts._arenas) == {(count, 8) for count in (1, 2, 4, 6)}
+
+
+def test_blocks_of_nobody_are_forgotten_when_fewer_requests_run(monkeypatch, tmp_path):
+    """What a larger number of requests left in the arrays must not be drafted again."""
+    make_drafter(tmp_path, PICO, **KINDS["by query"])
+    monkeypatch.setattr(loading, "open_device", FilledDevice)
+    runtime, _, _ = drafted(tmp_path)
+    arena = runtime.engine.scheduler.drafts._arenas[4, 8]
+    for array in arena.host.values():
+        array[...] = 7
+    for prompt in prompts(runtime, "line", 3):
+        runtime.engine.submit(prompt, SamplingParams(max_tokens=8, ignore_eos=True))
+    while runtime.engine.has_work:
+        runtime.engine.step()
+    host = arena.host
+    assert (host["slot_mapping"][3] == -1).all()
+    assert (host["slot_mapping"][:3] >= 0).all()
+    for name in ("kv_len", "page_table", "places"):
+        assert not host[name][3:].any()
+    for name in ("row_kv_len", "row_page_table", "first_key"):
+        assert not host[name][24:].any()
