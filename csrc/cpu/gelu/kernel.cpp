@@ -1,8 +1,10 @@
-// GELU in float32, rounded once, in the form with tanh or the one with erf.
-// 
+// GELU in float32, rounded once, in the form with tanh or the one with erf: each is worked out once for all bf16 numbers, at
+// the first call, and looked up from then on (128 KB a form, 0.2 ms to fill).
+//
 // Both forms add a number near -1 to 1 for negative x. It is found from a tail that is small there, so that rounding it to
 // float32 gives what a correctly rounded tanh or erf gives nearly always, and with it torch's result.
-#include "common/produce.h"
+#include "common/bf16_table.h"
+#include "common/pool.h"
 #include "gelu/args.h"
 
 namespace ocrquant::OCRQUANT_ISA {
@@ -40,16 +42,25 @@ inline Turn gelu_erf(const Turn& x) {
     return halved(x, t * exponential(p - z * z));
 }
 
+const uint16_t* table_of(bool is_tanh) {
+    if (is_tanh) {
+        static const Bf16Table table([](Turn x) { return gelu_tanh(x); });
+        return table.of;
+    }
+    static const Bf16Table table([](Turn x) { return gelu_erf(x); });
+    return table.of;
+}
+
 }  // namespace
 
 void gelu(const GeluArgs& a) {
-    for_rows(a.rows, a.width, [&](int64_t r) {
-        const uint16_t* const x = a.x + r * a.x_stride;
-        uint16_t* const y = a.out + r * a.out_stride;
-        if (a.is_tanh)
-            map(y, a.width, [](Turn v) { return gelu_tanh(v); }, x);
-        else
-            map(y, a.width, [](Turn v) { return gelu_erf(v); }, x);
+    // A chunk takes a few microseconds, waking a thread a few dozen.
+    constexpr int64_t CHUNK = 1 << 14, SERIAL = 1 << 17;
+    const uint16_t* const table = table_of(a.is_tanh);
+    const int64_t step = a.width < CHUNK ? CHUNK / (a.width > 0 ? a.width : 1) : 1;
+    parallel_for((a.rows + step - 1) / step, a.rows * a.width < SERIAL, [&](int64_t chunk) {
+        const int64_t last = (chunk + 1) * step < a.rows ? (chunk + 1) * step : a.rows;
+        for (int64_t r = chunk * step; r < last; ++r) look_up(table, a.x + r * a.x_stride, a.width, a.out + r * a.out_stride);
     });
 }
 

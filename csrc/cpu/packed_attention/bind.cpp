@@ -25,7 +25,7 @@ void bind_packed_attention(nb::module_& m) {
             args.segments = segments, args.heads = heads, args.dim = dim;
             args.scale = scale;
             args.out = at<uint16_t>(out);
-            launch("packed_attention", OCRQUANT_PICK(packed_attention), args);
+            launch("packed_attention", OCRQUANT_PICK_AMX(packed_attention), args);
         },
         release_gil());
 }

@@ -36,8 +36,8 @@ void attend(const PackedAttentionArgs& a, int64_t begin, int64_t length, int64_t
                     a.dim};
     const Segment source{a.k + begin * a.k_row + head * a.k_head, a.v + begin * a.v_row + head * a.v_head, a.k_row, a.v_row};
     const int64_t bytes = Workspace::floats(count, a.dim) * int64_t(sizeof(float));
-    const Workspace w = Workspace::at(static_cast<float*>(scratch(1, bytes)), count, a.dim);
-    load_queries(rows, a.scale * LOG2_E, w.q);
+    Workspace w = Workspace::at(static_cast<float*>(scratch(1, bytes)), count, a.dim);
+    take_queries<uint16_t>(rows, a.scale * LOG2_E, w);
     clear(rows, w.sum);
     for (int64_t key = 0; key < length; key += SPAN) {
         attend_span<uint16_t>(rows, w, key, source);

@@ -37,6 +37,15 @@ def test_every_bf16_agrees_with_float64(isa, form):
     assert bool(((steps <= 1) | (off < 1e-6)).all())
 
 
+@needs_native
+@pytest.mark.parametrize("form", FORMS)
+def test_every_bf16_has_the_same_bits_on_every_instruction_set(form):
+    x = torch.arange(-(2**15), 2**15).to(torch.int16).view(1, -1).view(BF16)
+    with instruction_set("plain"):
+        expected = activated(x, form).view(torch.int16)
+    assert torch.equal(activated(x, form).view(torch.int16), expected)
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("shape", [(1, 1), (3, 17), (0, 8), (64, 4304), (5, 0)])
 def test_shapes_and_strides(shape, form):

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from ocrquant.kernels.extension import extension
 from ocrquant.kernels.packed_attention import packed_attention
 from ocrquant.kernels.packed_attention.reference import packed_attention_reference
 from ocrquant.kernels.program import capture
+from tests.kernels.producing import LEVELS, instruction_set, needs_native, threads
 
 OPS = pytest.mark.parametrize("op", [packed_attention, packed_attention_reference])
 HEADS = 2
@@ -74,28 +74,34 @@ def test_rows_of_no_segment_are_left_alone(op) -> None:
     assert (got[8:] == 9).all()
 
 
-def test_bits_do_not_depend_on_other_segments_or_threads() -> None:
-    qkv, starts = rows([64, 700, 5, 1], 72)
-    native = extension()
-    before = native.num_threads()
-    try:
-        native.set_num_threads(2)
+@needs_native
+@pytest.mark.parametrize("head_dim", [32, 64, 72, 96])
+def test_bits_do_not_depend_on_other_segments_or_threads(head_dim) -> None:
+    qkv, starts = rows([64, 700, 5, 1, 17], head_dim)
+    with threads(2):
         together = run(packed_attention, qkv, starts)
-        native.set_num_threads(1)
+    with threads(1):
         for begin, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
             alone = run(packed_attention, qkv[begin:end], torch.tensor([0, end - begin], dtype=torch.int32))
             assert torch.equal(alone, together[begin:end])
-    finally:
-        native.set_num_threads(before)
 
 
-def test_the_plain_build() -> None:
-    qkv, starts = rows([70, 600], 72)
-    extension().force_isa("plain")
-    try:
+@needs_native
+def test_equal_rows_of_a_segment_have_equal_bits() -> None:
+    """Whatever tile a row is in: its sums are its own."""
+    qkv, starts = rows([531], 64)
+    qkv[:, 0] = qkv[0, 0]
+    got = run(packed_attention, qkv, starts)
+    assert torch.equal(got, got[:1].expand_as(got))
+
+
+@needs_native
+@pytest.mark.parametrize("head_dim", [64, 72])
+@pytest.mark.parametrize("isa", LEVELS)
+def test_every_instruction_set(isa, head_dim) -> None:
+    qkv, starts = rows([70, 600, 1, 33], head_dim)
+    with instruction_set(isa):
         got = run(packed_attention, qkv, starts)
-    finally:
-        extension().force_isa("auto")
     assert torch.allclose(got.double(), dense(qkv, starts), rtol=2.0**-8, atol=2.0**-9)
 
 
