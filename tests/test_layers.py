@@ -17,6 +17,7 @@ LAYERS = [
         "metrics",
         "progress",
         "prompts",
+        "stacked_experts",
         "stored_parameter",
         "tensor_file",
     },

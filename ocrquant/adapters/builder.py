@@ -6,8 +6,9 @@ Knows no architecture and loads no torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 from ocrquant.adapters.families import Family, Naming
@@ -21,6 +22,7 @@ from ocrquant.adapters.structure import (
     exchange_prefix,
 )
 from ocrquant.errors import ModelError
+from ocrquant.stacked_experts import stacked_weights
 
 __all__ = ["TIED_REASON", "build_map", "text_config"]
 
@@ -177,6 +179,7 @@ def build_map(
     roots = (*(_on_disk(name, naming) for name in family.vision), *family.vision)
     vision = [name for name in tensors if name.startswith(tuple(f"{root}." for root in roots))]
     mtp = _mtp_tensors(tensors, blocks, len(layers))
+    tensors = _unstacked(tensors, mtp)
     builder = _Builder(tensors, widths(text, family.head), _num_experts(text), family.norm_offset)
     builder.seen |= {f"{_on_disk(f'{family.decoder}.embed_tokens', naming)}.weight", *vision, *mtp}
     for block, layer in enumerate(layers):
@@ -201,6 +204,19 @@ def build_map(
         tensors=tensors,
         renamed=naming,
     )
+
+
+def _unstacked(tensors: Mapping[str, TensorInfo], mtp: Collection[str]) -> dict[str, TensorInfo]:
+    """The tensors with those that hold all experts of a layer taken apart; draft heads stay as they are."""
+    drafts = set(mtp)
+    stacked = stacked_weights({name: t.shape for name, t in tensors.items() if name not in drafts})
+    stacks = {weight.stack for weight in stacked.values()}
+    found = {name: tensor for name, tensor in tensors.items() if name not in stacks}
+    for name, weight in stacked.items():
+        whole = tensors[weight.stack]
+        num_bytes = whole.num_bytes // prod(whole.shape) * prod(weight.shape)
+        found[name] = TensorInfo(whole.dtype, weight.shape, whole.file, num_bytes)
+    return dict(sorted(found.items()))
 
 
 def _num_experts(text: Mapping[str, Any]) -> int:

@@ -155,7 +155,7 @@ class ModelMap:
         mtp: Tensors of multi-token-prediction heads, copied as they are.
         other: Tensors that belong to no known part, copied as they are.
         max_positions: Longest sequence that the decoder was made for, in tokens.
-        tensors: Every tensor of the checkpoint.
+        tensors: Every tensor of the checkpoint; experts that it stores as one tensor are told apart here.
         renamed: Prefixes of names on disk and, where another, of the same modules in memory.
         guesses: What was concluded without knowing the architecture, one sentence each; else empty.
     """

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ocrquant.checkpoint.layout import DTYPE_BYTES, INDEX_NAME, TensorSpec
 from ocrquant.errors import ModelError
+from ocrquant.stacked_experts import StackedWeight, stacked_weights
 from ocrquant.tensor_file import TensorFile
 
 __all__ = ["CheckpointReader"]
@@ -32,6 +33,7 @@ class CheckpointReader:
     Attributes:
         folder: The folder.
         specs: Every tensor by name, file after file, and by name within a file.
+        stacked: Weights of single experts that lie in tensors of all of them, by names of their own.
 
     Raises:
         ModelError: A file is missing, damaged or cut short, or does not hold what the index says.
@@ -45,16 +47,31 @@ class CheckpointReader:
         try:
             for file_name, names in self._files().items():
                 self._add(file_name, names)
+            shapes = {name: spec.shape for name, spec in self.specs.items()}
+            self.stacked: dict[str, StackedWeight] = stacked_weights(shapes)
         except BaseException:
             self._stack.close()
             raise
 
+    def spec(self, name: str) -> TensorSpec:
+        """What a tensor is; a weight of `stacked` is described as if it were one.
+
+        Raises:
+            KeyError: There is no such tensor.
+        """
+        if name in self.specs or name not in self.stacked:
+            return self.specs[name]
+        weight = self.stacked[name]
+        return TensorSpec(name, self.specs[weight.stack].dtype, weight.shape)
+
     def read(self, name: str) -> Tensor:
-        """One tensor, on the CPU.
+        """One tensor, or one weight of `stacked`, on the CPU.
 
         Raises:
             ModelError: There is no such tensor, or its file cannot be read.
         """
+        if name in self.stacked and name not in self._open:
+            return self._read_stacked(self.stacked[name])
         if name not in self._open:
             raise ModelError(
                 self.folder, expected=f"a tensor {name}", given="none", fix="name another checkpoint"
@@ -63,6 +80,14 @@ class CheckpointReader:
             return self._open[name].read(name)
         except OSError as error:
             raise _damaged(self.folder, error) from error
+
+    def _read_stacked(self, weight: StackedWeight) -> Tensor:
+        try:
+            expert = self._open[weight.stack].read_rows(weight.stack, [weight.expert])[0]
+        except OSError as error:
+            raise _damaged(self.folder, error) from error
+        # A copy: the other half of the expert goes away.
+        return expert[weight.first : weight.first + weight.rows].clone()
 
     def close(self) -> None:
         """Closes the files; tensors already read stay valid."""

@@ -60,19 +60,39 @@ class CheckpointTensors(TensorList):
         for group in model_map.groups:
             if groups[group.name] is Precision.NVFP4:
                 self._check_shared(group.name, [linear.name for linear in group.linears])
+        apart = self._taken_apart()
         for spec in source.specs.values():
-            self._add_from_source(spec)
+            for name in apart.get(spec.name, [spec.name]):
+                self._add_from_source(source.spec(name))
         self.add_kv(kv)
 
     def weight_bytes(self) -> int:
         """Bytes that the weights of all searched linears take as written, scales included."""
-        specs = self._source.specs
+        specs = {linear: self._source.spec(f"{linear}.weight") for linear in self._precisions}
         return sum(
-            FORMATS[precision].weight_bytes(*specs[f"{linear}.weight"].shape)
+            FORMATS[precision].weight_bytes(*specs[linear].shape)
             if precision is not Precision.BF16
-            else specs[f"{linear}.weight"].num_bytes
+            else specs[linear].num_bytes
             for linear, precision in self._precisions.items()
         )
+
+    def _taken_apart(self) -> dict[str, list[str]]:
+        """Tensors of all experts of a layer -> the names of single weights that are written in their place.
+
+        Where nothing changes in any expert of the layer the two tensors of the source stay.
+        """
+        stacked = self._source.stacked
+        changed = {
+            weight.prefix
+            for name, weight in stacked.items()
+            if (linear := name.removesuffix(".weight")) in self._smoothed
+            or self._precisions.get(linear, Precision.BF16) is not Precision.BF16
+        }
+        found: dict[str, list[str]] = {}
+        for name, weight in stacked.items():
+            if weight.prefix in changed:
+                found.setdefault(weight.stack, []).append(name)
+        return found
 
     def _add_from_source(self, spec: TensorSpec) -> None:
         module, _, part = spec.name.rpartition(".")

@@ -17,6 +17,7 @@ from ocrquant.checkpoint import TensorSpec
 from ocrquant.checkpoint.layout import DTYPE_BYTES, INDEX_NAME
 from ocrquant.errors import ModelError
 from ocrquant.json_files import read_json
+from ocrquant.stacked_experts import StackedWeight, stacked_weights
 from ocrquant.tensor_file import TensorFile
 from ocrquant.verify.findings import Findings
 
@@ -40,6 +41,7 @@ class CheckpointFolder:
         quantization: Its ``quantization_config``, as an object; None where there is none.
         modelopt: What ``hf_quant_config.json`` holds; None where there is none.
         tensors: Every tensor of every file that the index, or else the single file, names.
+        stacked: Weights of single experts that lie in tensors of all of them, by names of their own.
         num_bytes: Bytes of all tensors.
 
     Raises:
@@ -60,6 +62,8 @@ class CheckpointFolder:
         if not files:
             raise ModelError(path, expected="safetensors files", given="none", fix="name another folder")
         self._read(files, findings)
+        shapes = {name: spec.shape for name, spec in self.tensors.items()}
+        self.stacked: dict[str, StackedWeight] = stacked_weights(shapes)
         for file in sorted(path.iterdir()):
             if file.suffix in _OTHER_FORMS:
                 findings.add(

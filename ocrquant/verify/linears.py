@@ -74,6 +74,8 @@ def read_linears(folder: CheckpointFolder, declaration: Declaration | None) -> L
         module, _, part = name.rpartition(".")
         if part == "weight" and module not in stored and len(spec.shape) == 2:
             shapes[module] = (spec.shape[0], spec.shape[1])
+    for name, weight in folder.stacked.items():
+        shapes.setdefault(name.removesuffix(".weight"), weight.shape)
     model_map, reason = _structure(folder, stored, shapes)
     names = _by_name(shapes) if model_map is None else _by_structure(model_map, shapes)
     names |= {name: _side(name) for name in stored if name not in names}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 
 from ocrquant.artifacts import Assignment
+from ocrquant.checkpoint.layout import DTYPE_BYTES
 from ocrquant.errors import ArtifactError
 from ocrquant.formats import FORMATS, Precision
 from ocrquant.verify.declaration import Declaration
@@ -78,5 +80,7 @@ def weight_bytes(folder: CheckpointFolder, linears: Linears, name: str) -> int:
     linear = linears.items[name]
     scheme = linear.declared.scheme if linear.stored and linear.declared else None
     parts = ["weight"] if scheme is None else [p.name for p in scheme.parts if p.role != "input"]
+    if (weight := folder.stacked.get(f"{name}.weight")) is not None and linear.stored is None:
+        return DTYPE_BYTES[folder.tensors[weight.stack].dtype] * prod(weight.shape)
     specs = (folder.tensors.get(f"{name}.{part}") for part in parts)
     return sum(spec.num_bytes for spec in specs if spec is not None)

@@ -101,7 +101,8 @@ def check_weights(
     """
     norms = _Norms(folder, linears, source)
     errors = []
-    for name in source.specs:
+    names = _compared_names(folder, source)
+    for name in names:
         module, _, part = name.rpartition(".")
         linear = linears.items.get(module)
         is_coded = linear is not None and linear.stored is not None and part == "weight"
@@ -116,7 +117,7 @@ def check_weights(
             findings.add(
                 "untouched-changed", name, expected="the tensor of the source", given="another", fix="copy it"
             )
-    for name in sorted(set(folder.tensors) - set(source.specs)):
+    for name in sorted(set(folder.tensors) - set(names)):
         module, _, part = name.rpartition(".")
         is_part = part in PART_NAMES | {*CACHE_NAMES, "weight"} and (
             module in linears.items or part in CACHE_NAMES
@@ -124,6 +125,15 @@ def check_weights(
         if not is_part:
             findings.add("tensor-added", name, expected="none", given="a tensor", fix="export it again")
     return errors
+
+
+def _compared_names(folder: CheckpointFolder, source: CheckpointReader) -> list[str]:
+    """Tensors of the source; one that holds all experts of a layer is taken apart where the folder did so."""
+    apart: dict[str, list[str]] = {}
+    for name, weight in source.stacked.items():
+        if weight.stack not in folder.tensors:
+            apart.setdefault(weight.stack, []).append(name)
+    return [name for spec in source.specs for name in apart.get(spec, [spec])]
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:

@@ -153,7 +153,8 @@ def _check_part(
 
 def check_patterns(folder: CheckpointFolder, declaration: Declaration, findings: Findings) -> None:
     """Targets and ignored names that mean nothing in this model: mostly those of another naming."""
-    modules = {prefix for name in folder.tensors for prefix in _prefixes(name)} | {"lm_head"}
+    names = (*folder.tensors, *folder.stacked)
+    modules = {prefix for name in names for prefix in _prefixes(name)} | {"lm_head"}
     lists = [*((rule.label, rule.targets) for rule in declaration.rules), ("ignore", declaration.ignore)]
     for where, patterns in lists:
         for pattern in patterns:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken
 from transformers.models.deepseek_ocr2.image_processing_pil_deepseek_ocr2 import DeepseekOcr2ImageProcessorPil
 from transformers.models.glm4v.image_processing_pil_glm4v import Glm4vImageProcessorPil
@@ -79,6 +80,7 @@ class Tiny:
         images: Makes the image processor.
         tokens: Special tokens beyond those of the tests' tokenizer.
         image: What a chat template writes for an image; none where the model has no chat template.
+        stacked: Whether published folders hold the experts of a layer as one tensor.
     """
 
     architecture: str
@@ -86,6 +88,7 @@ class Tiny:
     images: Callable[[], Any]
     tokens: tuple[str, ...] = ()
     image: str | None = "<|image_pad|>"
+    stacked: bool = False
 
 
 def _config(name: str, text: dict[str, Any], vision: dict[str, Any], **others: Any) -> Any:
@@ -268,6 +271,7 @@ TINY: dict[str, Tiny] = {
         "Qwen3_5MoeForConditionalGeneration",
         _qwen("Qwen3_5MoeConfig", {**GDN, **MIXED, **MOE, "shared_expert_intermediate_size": 48}, {}),
         _qwen_images(),
+        stacked=True,
     ),
     "glm_ocr": Tiny(
         "GlmOcrForConditionalGeneration",
@@ -340,6 +344,22 @@ QWEN3_5 = Tiny(
 """Beside the shared tiny model of the other tests: weights large enough to matter."""
 
 
+def stack_experts(folder: Path) -> None:
+    """Stores the experts of each layer as one tensor, which saving has taken apart."""
+    file = folder / "model.safetensors"
+    weights = load_file(file)
+    experts = sorted({name.partition(".experts.")[0] for name in weights if ".experts." in name})
+    for prefix in (f"{mlp}.experts" for mlp in experts):
+        count = sum(name.startswith(f"{prefix}.") for name in weights) // 3
+        gates, ups, downs = (
+            [weights.pop(f"{prefix}.{i}.{part}_proj.weight") for i in range(count)]
+            for part in ("gate", "up", "down")
+        )
+        weights[f"{prefix}.gate_up_proj"] = torch.cat([torch.stack(gates), torch.stack(ups)], dim=1)
+        weights[f"{prefix}.down_proj"] = torch.stack(downs)
+    save_file(weights, file, metadata={"format": "pt"})
+
+
 def make_folder(name: str, folder: Path, *, std: float = 0.15) -> Path:
     """Writes the tiny model of a family; weights are random with seed 0 and large enough to matter."""
     tiny = {**TINY, "qwen3_5": QWEN3_5}[name]
@@ -358,6 +378,8 @@ def make_folder(name: str, folder: Path, *, std: float = 0.15) -> Path:
     model.generation_config.do_sample = False
     model.generation_config.eos_token_id = 1
     model.save_pretrained(folder)
+    if tiny.stacked:
+        stack_experts(folder)
     words.save_pretrained(folder)
     tiny.images().save_pretrained(folder)
     return folder
