@@ -62,6 +62,8 @@ class Device:
 
     def read_back(self, *tensors: Tensor) -> list[npt.NDArray[Any]]:
         """Waits for the device and copies tensors to the host."""
+        if self.torch_device.type == "cpu":
+            return [tensor.numpy().copy() for tensor in tensors]
         return [tensor.to("cpu", copy=True).numpy() for tensor in tensors]
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:

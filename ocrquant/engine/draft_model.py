@@ -122,6 +122,8 @@ class _BlockArena:
         self._offsets = np.arange(size, dtype=np.int32)
         self._blocks = self._make_blocks(device_arrays)
         self._launch: Callable[[], None] = device.capture(lambda: drafter.draft(self._blocks))
+        chosen = [drafter.tokens] if drafter.alone is drafter.tokens else [drafter.tokens, drafter.alone]
+        self._chosen = [tokens[:rows] for tokens in chosen]
 
     def _allocate(
         self, shapes: dict[str, tuple[int, ...]]
@@ -198,11 +200,8 @@ class _BlockArena:
     def run(self, count: int) -> tuple[list[tuple[int, ...]], Sequence[tuple[int, ...]]]:
         """Drafts of the first blocks, and what the slots alone would have drafted where that may differ."""
         self._launch()
-        drafter, rows = self._drafter, count * self._size
-        wanted = [drafter.tokens[:rows]]
-        wanted += [] if drafter.alone is drafter.tokens else [drafter.alone[:rows]]
-        found = [self._rows(tokens) for tokens in self._device.read_back(*wanted)]
+        found = [self._rows(tokens, count) for tokens in self._device.read_back(*self._chosen)]
         return found[0], found[1] if len(found) > 1 else ()
 
-    def _rows(self, tokens: npt.NDArray[np.int32]) -> list[tuple[int, ...]]:
-        return [tuple(row[1:]) for row in tokens.reshape(-1, self._size).tolist()]
+    def _rows(self, tokens: npt.NDArray[np.int32], count: int) -> list[tuple[int, ...]]:
+        return [tuple(row[1:]) for row in tokens.reshape(-1, self._size)[:count].tolist()]

@@ -28,24 +28,28 @@ MAX_KEPT_VIEWS = 512
 
 
 @dataclass(slots=True)
-class _SingleRows:
-    """The last step, if it had only requests with one row.
+class _Ongoing:
+    """The last step, if it had only windows and single rows: most often the same requests come again.
 
     Attributes:
         requests: In the order of their rows; none after any other step.
-        places: Place in the sequence of each row.
-        slots: State slot of each request.
-        inputs: The views of the step.
         shape: What it was filled up to.
-        counters: Arrays of what grows by one from step to step.
+        inputs: The views of the step.
+        places: int32 [n], place in the sequence of each request's first row.
+        slots: int32 [n], state slot of each request.
+        row_counts: int32 [n], rows of each request.
+        row_slots: int32 [R], slot of each row's request.
+        row_places: int32 [R], place in the sequence of each row.
     """
 
     requests: tuple[Request, ...] = ()
-    places: list[int] = field(default_factory=list)
-    slots: list[int] = field(default_factory=list)
-    inputs: StepInputs | None = None
     shape: PlanShape | None = None
-    counters: tuple[Int32, ...] = ()
+    inputs: StepInputs | None = None
+    places: Int32 = field(default_factory=lambda: np.empty(0, np.int32))
+    slots: Int32 = field(default_factory=lambda: np.empty(0, np.int32))
+    row_counts: Int32 = field(default_factory=lambda: np.empty(0, np.int32))
+    row_slots: Int32 = field(default_factory=lambda: np.empty(0, np.int32))
+    row_places: Int32 = field(default_factory=lambda: np.empty(0, np.int32))
 
 
 class StepBuilder:
@@ -62,7 +66,7 @@ class StepBuilder:
         self.arena = Arena(config, device, upload)
         self._views: dict[PlanShape, StepInputs] = {}
         self._shape = PlanShape(0, 0, 0, 0, 0, 0, images=False)
-        self._last = _SingleRows()
+        self._last = _Ongoing()
         # What never changes while a request has its slot, by slot: gathered instead of asked for again.
         rows = config.state_rows
         self._rope_delta = np.zeros(rows, np.int32)
@@ -88,7 +92,7 @@ class StepBuilder:
 
     def build_padding(self, shape: PlanShape) -> StepInputs:
         """The same for a step of a class in which every row belongs to nobody."""
-        self._last, self._shape = _SingleRows(), shape
+        self._last, self._shape = _Ongoing(), shape
         write_padding(self.arena.host, padding_of(shape), shape)
         self._send()
         return self._inputs(shape)
@@ -99,7 +103,7 @@ class StepBuilder:
 
     def _write(self, plan: Plan) -> None:
         """Everything of a plan."""
-        self._last = _SingleRows()
+        self._last = _Ongoing()
         for chunk in plan.prefill:
             self._admit(chunk)
         self._write_windows(plan)
@@ -110,40 +114,78 @@ class StepBuilder:
         self.arena.host["q_start"][plan.shape.num_requests] = plan.shape.num_rows
         if self._shape != plan.shape:
             write_padding(self.arena.host, plan.shape, self._shape)
-        if not (plan.prefill or plan.drafted):
-            places = [request.num_computed for request in plan.decode]
-            slots = [request.slot for request in plan.decode]
-            counters = tuple(
-                self.arena.host[name][:, : len(places)] for name in ("row_counters", "request_counters")
-            )
-            inputs = self._inputs(self._shape)
-            self._last = _SingleRows(plan.decode, places, slots, inputs, self._shape, counters)
+        if not plan.prefill:
+            self._last = self._remember(plan)
+
+    def _remember(self, plan: Plan) -> _Ongoing:
+        """What the next step needs to know if the same requests go on."""
+        shape, requests = plan.shape, plan.going_on
+        places = np.array([request.num_computed for request in requests], np.int32)
+        slots = np.array([request.slot for request in requests], np.int32)
+        counts = np.array([shape.window] * shape.drafted + [1] * shape.decode, np.int32)
+        inside = np.concatenate([np.arange(count, dtype=np.int32) for count in counts])
+        return _Ongoing(
+            requests=requests,
+            shape=self._shape,
+            inputs=self._inputs(self._shape),
+            places=places,
+            slots=slots,
+            row_counts=counts,
+            row_slots=np.repeat(slots, counts),
+            row_places=np.repeat(places, counts) + inside,
+        )
 
     def _advance(self, plan: Plan) -> bool:
-        """Writes what differs if the same requests go on with one row each; false if they do not.
+        """Writes what differs if the same requests go on with as many rows each; false if they do not.
 
-        That is nearly every step of a batch at work, and then only tokens are new, counters grow by one, and
-        now and then a page is.
+        That is nearly every step of a batch at work, and then only tokens are new, what counts places grows
+        by the tokens that were taken, and now and then a page is.
         """
-        last, host, size = self._last, self.arena.host, self.config.page_size
-        if plan.prefill or plan.drafted or plan.decode != last.requests or self._shape != last.shape:
+        last, host, shape = self._last, self.arena.host, plan.shape
+        if plan.prefill or self._shape != last.shape or plan.going_on != last.requests:
             return False
-        places = [request.num_computed for request in plan.decode]
-        if places != [place + 1 for place in last.places]:
-            return False
-        count = len(places)
-        host["tokens"][:count] = [request.output_ids[-1] for request in plan.decode]
-        for counters in last.counters:
-            counters += 1
-        for row in [row for row, place in enumerate(places) if place % size == 0]:
-            slot, number = last.slots[row], places[row] // size
+        places = np.array([request.num_computed for request in last.requests], np.int32)
+        moved = places - last.places
+        if not shape.drafted:
+            if not (moved == 1).all():
+                return False
+            self._write_next_tokens(plan)
+            host["row_counters"][:, : len(places)] += 1
+            host["request_counters"][:, : len(places)] += 1
+            last.row_places += 1
+            self._write_new_pages(plan, places)
+        else:
+            self._write_next_tokens(plan)
+            by_row = moved.repeat(last.row_counts)
+            rows = len(by_row)
+            last.row_places += by_row
+            host["row_counters"][:, :rows] += by_row
+            host["kv_len"][: len(places)] += moved
+            host["sample_position"][:rows] += by_row
+            self._write_slots(plan, last.row_slots, last.row_places, 0)
+            self._write_pages(plan)
+        last.places = places
+        return True
+
+    def _write_next_tokens(self, plan: Plan) -> None:
+        """The last known token of every request, and the guesses behind it."""
+        tokens: list[int] = []
+        for window in plan.drafted:
+            tokens.append(window.request.output_ids[-1])
+            tokens += window.drafts
+        tokens += [request.output_ids[-1] for request in plan.decode]
+        self.arena.host["tokens"][: len(tokens)] = tokens
+
+    def _write_new_pages(self, plan: Plan, places: Int32) -> None:
+        """Pages that began with this step's single rows."""
+        host, size, slots = self.arena.host, self.config.page_size, self._last.slots
+        for row in np.flatnonzero(places % size == 0).tolist():
+            slot, number = slots[row], places[row] // size
             host["page_table"][row, number] = page = plan.tables.kv[slot, number]
             host["slot_mapping"][row] = page * size
             if plan.tables.drafter is not None:
                 host["drafter_page_table"][row, number] = page = plan.tables.drafter[slot, number]
                 host["drafter_slot_mapping"][row] = page * size
-        last.places = places
-        return True
 
     def _admit(self, chunk: Chunk) -> None:
         request, slot = chunk.request, chunk.request.slot

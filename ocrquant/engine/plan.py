@@ -187,6 +187,11 @@ class Plan:
         object.__setattr__(self, "shape", shape)
 
     @property
+    def going_on(self) -> tuple[Request, ...]:
+        """Requests with a window, then those with a single row."""
+        return (*(window.request for window in self.drafted), *self.decode) if self.drafted else self.decode
+
+    @property
     def sampled(self) -> list[Request]:
         """The requests of the sampled rows that are not in windows, in the order of their tokens."""
         return [*self.decode, *(chunk.request for chunk in self.prefill if chunk.samples)]

@@ -23,6 +23,8 @@ PRIOR_CHANCE = 0.8
 """Of a draft to be accepted after an accepted one, where nobody has said another."""
 BETTER = 1.03
 """How much better another window has to be to take the place of the one in use."""
+CHOICE_STEPS = 8
+"""Steps for which a choice holds: weighing all windows takes as long as a step's other work on the host."""
 RETRY_STEPS = 128
 """Steps after which another window is tried, for what was measured long ago."""
 FIRST_TRIAL = 16
@@ -150,7 +152,8 @@ class MeasuredWindow:
     def rows(self, requests: int) -> int:
         """See `WindowPolicy`."""
         step = self._steps[requests] = self._steps.get(requests, 0) + 1
-        chosen = self._best(requests)
+        used = self._in_use.get(requests)
+        chosen = self._best(requests) if used is None or step % CHOICE_STEPS == 0 else used
         trial, left = self._trial.get(requests, (0, 0))
         if left == 0 and step == FIRST_TRIAL:
             trial, left = 1, TRY_STEPS

@@ -14,6 +14,7 @@ from ocrquant.engine.request import Request
 from ocrquant.engine.sampling import SamplingParams
 from ocrquant.models.step import AttentionMetadata, StateMetadata
 from tests.engine.fakes import FakeRunner
+from tests.engine.test_drafting import Oracle
 from tests.engine.test_engine import requests as random_requests
 
 CPU = torch.device("cpu")
@@ -249,9 +250,8 @@ class TwiceRunner(FakeRunner):
 
     def run(self, plan):
         sampled = super().run(plan)
-        pages = max(
-            self.config.pages_for(r.num_tokens) for r in [*plan.decode, *(c.request for c in plan.prefill)]
-        )
+        held = [*plan.going_on, *(c.request for c in plan.prefill)]
+        pages = max(self.config.pages_for(r.num_tokens) for r in held)
         got, wanted = leaves(self.builder._inputs(plan.shape)), leaves(self.whole.build(plan))
         assert got.keys() == wanted.keys()
         for name, tensor in wanted.items():
@@ -262,17 +262,26 @@ class TwiceRunner(FakeRunner):
         return sampled
 
 
+class Full(Oracle):
+    """As many guesses as are asked for, so that windows keep one length."""
+
+    def _guess(self, request, most):
+        return (*super()._guess(request, most), *[1] * most)[:most]
+
+
+@pytest.mark.parametrize("window", [1, 4])
 @pytest.mark.parametrize("settings", [{}, {"drafter_pages": 40, "prefix_cache_bytes": 3000}])
-def test_steps_that_only_move_on_equal_steps_written_whole(settings):
+def test_steps_that_only_move_on_equal_steps_written_whole(settings, window):
     base = {"max_positions": 96, "num_pages": 26, "page_size": 4, "max_requests": 6, "max_step_tokens": 24}
-    config = EngineConfig(**base | settings)
+    config = EngineConfig(**base | settings | {"max_window": window})
     runner = TwiceRunner(config)
-    engine = Engine(config, runner, (0,))
+    drafts = Full(0.7, silent=0.0, drafter="drafter_pages" in settings) if window > 1 else None
+    engine = Engine(config, runner, (0,), drafts=drafts)
     for prompt, sampling in random_requests(40, seed=5, ignore_eos=True):
         engine.submit(prompt, sampling)
     engine.run_until_done()
     assert engine.scheduler.num_preemptions > 3
-    assert runner.num_moved_on > 50
+    assert runner.num_moved_on > (50 if window == 1 else 8)
 
 
 def test_a_plan_built_twice_is_the_same_twice():
