@@ -89,14 +89,15 @@ inline void stage_key_tiles(const uint16_t* const* keys, int64_t count, int64_t 
 
 // [panel of 16 columns][pair of keys][16 columns][2]; keys from `count` on are zero. Of 32 columns the first panel has the
 // lower four of each eight and the second one the upper four: `in_order` puts them right again.
-inline void stage_value_tiles(const uint16_t* const* values, int64_t count, int64_t dim, uint8_t* panels) {
+inline void stage_value_tiles(const uint16_t* const* values, int64_t count, int64_t dim, uint8_t* panels,
+                              int64_t panel = VALUES_TILES) {
     for (int64_t k = 0; k < rounded_up(count, TILE_COLUMNS); k += 2) {
         for (int64_t d = 0; d < dim; d += TILE_COLUMNS) {
             const __m512i even = k < count ? _mm512_loadu_si512(values[k] + d) : _mm512_setzero_si512();
             const __m512i odd = k + 1 < count ? _mm512_loadu_si512(values[k + 1] + d) : _mm512_setzero_si512();
-            uint8_t* const to = panels + d / LANES * VALUES_TILES + k / 2 * PAIR;
+            uint8_t* const to = panels + d / LANES * panel + k / 2 * PAIR;
             _mm512_storeu_si512(to, _mm512_unpacklo_epi16(even, odd));
-            _mm512_storeu_si512(to + VALUES_TILES, _mm512_unpackhi_epi16(even, odd));
+            _mm512_storeu_si512(to + panel, _mm512_unpackhi_epi16(even, odd));
         }
     }
 }

@@ -3,6 +3,9 @@
 #include "common/pool.h"
 #include "attention/spans.h"
 #include "packed_attention/args.h"
+#if defined(OCRQUANT_WITH_AMX)
+#include "packed_attention/amx_segment.h"
+#endif
 
 namespace ocrquant::OCRQUANT_ISA {
 
@@ -22,7 +25,42 @@ struct Segment {
     }
 };
 
+// Largest scores are looked for before they are scaled, so a scale that turns them round is left to the other code.
+bool is_in_tiles(const PackedAttentionArgs& a) { return in_tiles<uint16_t>(a.dim) && a.scale >= 0.f; }
+
+// Rows of one task.
+int64_t rows_of_task(const PackedAttentionArgs& a, int64_t length) {
+    if (!is_in_tiles(a)) return rows_at_once(length, a.dim);
+    // Keys and values are staged anew for each task: 192 rows hide that, and heads of one image keep two threads busy.
+    constexpr int64_t MOST = 192;
+    const int64_t blocks = (length + MOST - 1) / MOST;
+    return blocks <= 1 ? length : rounded_up((length + blocks - 1) / blocks, LANES);
+}
+
+#if defined(OCRQUANT_WITH_AMX)
+void attend_in_tiles(const PackedAttentionArgs& a, int64_t begin, int64_t length, int64_t head, int64_t first, int64_t count) {
+    const SegmentRows rows{a.q + begin * a.q_row + head * a.q_head,
+                           a.k + begin * a.k_row + head * a.k_head,
+                           a.v + begin * a.v_row + head * a.v_head,
+                           a.q_row,
+                           a.k_row,
+                           a.v_row,
+                           length,
+                           first,
+                           count,
+                           a.dim,
+                           a.scale * LOG2_E,
+                           a.out + (begin * a.heads + head) * a.dim,
+                           a.heads * a.dim};
+    const int64_t bytes = SegmentMemory::floats(rounded_up(count, LANES), a.dim) * int64_t(sizeof(float));
+    attend_segment(rows, static_cast<float*>(scratch(1, bytes)));
+}
+#endif
+
 void attend(const PackedAttentionArgs& a, int64_t begin, int64_t length, int64_t head, int64_t first, int64_t count) {
+#if defined(OCRQUANT_WITH_AMX)
+    if (is_in_tiles(a)) return attend_in_tiles(a, begin, length, head, first, count);
+#endif
     const Rows rows{a.q + begin * a.q_row + head * a.q_head,
                     a.q_row,
                     0,
@@ -36,8 +74,8 @@ void attend(const PackedAttentionArgs& a, int64_t begin, int64_t length, int64_t
                     a.dim};
     const Segment source{a.k + begin * a.k_row + head * a.k_head, a.v + begin * a.v_row + head * a.v_head, a.k_row, a.v_row};
     const int64_t bytes = Workspace::floats(count, a.dim) * int64_t(sizeof(float));
-    Workspace w = Workspace::at(static_cast<float*>(scratch(1, bytes)), count, a.dim);
-    take_queries<uint16_t>(rows, a.scale * LOG2_E, w);
+    const Workspace w = Workspace::at(static_cast<float*>(scratch(1, bytes)), count, a.dim);
+    load_queries(rows, a.scale * LOG2_E, w.q);
     clear(rows, w.sum);
     for (int64_t key = 0; key < length; key += SPAN) {
         attend_span<uint16_t>(rows, w, key, source);
@@ -56,7 +94,7 @@ void packed_attention(const PackedAttentionArgs& args) {
         const int64_t length = args.starts[i + 1] - args.starts[i];
         first_task[i] = tasks;
         if (length <= 0) continue;
-        const int64_t block = rows_at_once(length, args.dim);
+        const int64_t block = rows_of_task(args, length);
         tasks += args.heads * ((length + block - 1) / block);
         work += length * length * args.heads * args.dim;
     }
@@ -65,7 +103,7 @@ void packed_attention(const PackedAttentionArgs& args) {
         int64_t i = 0;
         while (first_task[i + 1] <= task) ++i;
         const int64_t begin = args.starts[i], length = args.starts[i + 1] - begin;
-        const int64_t block = rows_at_once(length, args.dim), blocks = (length + block - 1) / block;
+        const int64_t block = rows_of_task(args, length), blocks = (length + block - 1) / block;
         const int64_t head = (task - first_task[i]) / blocks, first = (task - first_task[i]) % blocks * block;
         attend(args, begin, length, head, first, smaller_of(block, length - first));
     });

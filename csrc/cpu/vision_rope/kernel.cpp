@@ -3,6 +3,9 @@
 #include "common/numbers.h"
 #include "common/pool.h"
 #include "vision_rope/args.h"
+#if defined(OCRQUANT_WITH_AVX512)
+#include "common/bf16_lines.h"
+#endif
 
 namespace ocrquant::OCRQUANT_ISA {
 
@@ -10,8 +13,18 @@ namespace {
 
 void rotate(uint16_t* head, const float* cos, const float* sin, int64_t half) {
     uint16_t *const first = head, *const second = head + half;
+    int64_t j = 0;
+#if defined(OCRQUANT_WITH_AVX512)
+    const auto minus = [](__m512 a, __m512 c, __m512 b, __m512 s) { return _mm512_sub_ps(_mm512_mul_ps(a, c), _mm512_mul_ps(b, s)); };
+    const auto plus = [](__m512 a, __m512 c, __m512 b, __m512 s) { return _mm512_add_ps(_mm512_mul_ps(a, c), _mm512_mul_ps(b, s)); };
+    for (; j + LINE_NUMBERS <= half; j += LINE_NUMBERS) {
+        const Wide32 low = widen32(first + j), high = widen32(second + j), c = load32(cos + j), s = load32(sin + j);
+        store32(first + j, {minus(low.a, c.a, high.a, s.a), minus(low.b, c.b, high.b, s.b)});
+        store32(second + j, {plus(high.a, c.a, low.a, s.a), plus(high.b, c.b, low.b, s.b)});
+    }
+#endif
 #pragma GCC ivdep
-    for (int64_t j = 0; j < half; ++j) {
+    for (; j < half; ++j) {
         const float low = from_bf16(first[j]), high = from_bf16(second[j]);
         first[j] = to_bf16(low * cos[j] + -high * sin[j]);
         second[j] = to_bf16(high * cos[j] + low * sin[j]);

@@ -79,6 +79,18 @@ def test_rows_do_not_depend_on_batch_threads_or_instruction_set():
 
 
 @needs_native
+@pytest.mark.parametrize("width", [1, 31, 32, 100])
+def test_subnormal_numbers_and_nan_have_the_same_bits_everywhere(width):
+    x, weight, bias = make(6, width)
+    weight, bias = weight * 1e-39, bias * 1e-39
+    bias[width // 2] = torch.nan
+    with instruction_set("plain"):
+        expected = normed(x, weight, bias).view(torch.int16)
+    assert torch.equal(normed(x, weight, bias).view(torch.int16), expected)
+    assert bool((expected[:, width // 2] == 0x7FC0).all())
+
+
+@needs_native
 @pytest.mark.parametrize("isa", ISAS)
 def test_strided_and_in_place(isa):
     x, weight, bias = make(4, 40)

@@ -45,8 +45,10 @@ def test_equals_a_dense_softmax(op, head_dim) -> None:
 
 
 @OPS
-def test_a_large_image(op) -> None:
-    qkv, starts = rows([1100, 40], 72)
+@pytest.mark.parametrize("head_dim", [32, 64, 72])
+def test_a_large_image(op, head_dim) -> None:
+    """Longer than a span of 512 keys, twice, and ragged."""
+    qkv, starts = rows([1100, 40], head_dim)
     got = run(op, qkv, starts)
     assert torch.allclose(got.double(), dense(qkv, starts), rtol=2.0**-8, atol=2.0**-9)
 
@@ -84,6 +86,21 @@ def test_bits_do_not_depend_on_other_segments_or_threads(head_dim) -> None:
         for begin, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
             alone = run(packed_attention, qkv[begin:end], torch.tensor([0, end - begin], dtype=torch.int32))
             assert torch.equal(alone, together[begin:end])
+
+
+@needs_native
+@pytest.mark.parametrize("isa", LEVELS)
+def test_scores_of_any_size_and_sign(isa) -> None:
+    """One key takes all, wherever it lies; a negative scale turns that round."""
+    qkv, starts = rows([600], 64)
+    qkv[:, 0], qkv[:, 1] = 8.0, -8.0
+    qkv[517, 1] = 8.0
+    with instruction_set(isa):
+        got = run(packed_attention, qkv, starts)
+        out = torch.empty_like(got)
+        packed_attention(-qkv[:, 0], *qkv.unbind(1)[1:], starts, -(64**-0.5), out)
+    assert torch.equal(got, qkv[517, 2].flatten().expand_as(got))
+    assert torch.equal(out, got)
 
 
 @needs_native
