@@ -22,6 +22,7 @@ __all__ = [
     "corpus",
     "device",
     "kernels",
+    "libraries",
     "num_threads",
 ]
 
@@ -84,8 +85,14 @@ _KERNELS = Variable(
     "auto, native, triton, cuda or reference",
     "implementation of the runtime's ops; native, triton and cuda refuse where they do not apply",
 )
+_LIBRARIES = Variable(
+    "OCRQUANT_LIBRARIES",
+    r"none|(flashinfer|fla)(,(flashinfer|fla))*",
+    "none, flashinfer, fla or flashinfer,fla",
+    "libraries that compute on a GPU where they can; one that cannot be used is refused",
+)
 
-VARIABLES: dict[str, Variable] = {v.name: v for v in (_DEVICE, _NUM_THREADS, _CORPUS, _KERNELS)}
+VARIABLES: dict[str, Variable] = {v.name: v for v in (_DEVICE, _NUM_THREADS, _CORPUS, _KERNELS, _LIBRARIES)}
 
 
 def device(environ: Mapping[str, str] | None = None) -> str | None:
@@ -108,6 +115,12 @@ def corpus(environ: Mapping[str, str] | None = None) -> Path | None:
 def kernels(environ: Mapping[str, str] | None = None) -> str:
     """Returns ``OCRQUANT_KERNELS``: ``auto`` where unset, ``native``, ``triton``, ``cuda``, ``reference``."""
     return _KERNELS.read(environ) or "auto"
+
+
+def libraries(environ: Mapping[str, str] | None = None) -> frozenset[str]:
+    """Returns the names in ``OCRQUANT_LIBRARIES``; none where it is unset or ``none``."""
+    value = _LIBRARIES.read(environ)
+    return frozenset() if value in (None, "none") else frozenset((value or "").split(","))
 
 
 def check_environment(environ: Mapping[str, str] | None = None) -> None:

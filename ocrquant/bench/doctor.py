@@ -20,15 +20,17 @@ from ocrquant.bench.machine import describe_machine
 from ocrquant.errors import DeviceError
 from ocrquant.kernels import cuda
 from ocrquant.kernels.extension import extension, missing_reason
+from ocrquant.kernels.gated_delta_rows.chunked import CHUNK_ROWS
+from ocrquant.kernels.libraries import LIBRARIES, obstacle
 from ocrquant.kernels.matmul.arch import ARCHES, Arch, arch_of
-from ocrquant.kernels.matmul.table import FORMS, Product, choose, refusals
+from ocrquant.kernels.matmul.table import FORMS, RULES, SMALL_ROWS, Product, choose, refusals
 from ocrquant.kernels.selection import CUDA_OPS, TRITON_OPS
 
 __all__ = ["examine", "render"]
 
-_PACKAGES = ("torch", "triton", "flashinfer-python", "flash-linear-attention", "transformers")
+_PACKAGES = ("torch", "triton", *(library.package for library in LIBRARIES.values()), "transformers")
 _OUTPUTS, _INPUTS = 4096, 4096
-"""A product of usual size; a rule that turns on sizes says so in its reason."""
+"""A product of usual size; what a rule takes is said beside it."""
 
 
 def examine(arch: str | None = None) -> dict[str, Any]:
@@ -63,7 +65,10 @@ def render(found: Mapping[str, Any]) -> str:
     lines += _aligned((entry["op"], entry["by"], entry["reason"]) for entry in found["ops"])
     if found["products"]:
         lines += ["", f"products on {found['for']}, rows x weight -> result"]
-        rows = [(e["product"], e["by"], e["reason"], _not(e["not_by"])) for e in found["products"]]
+        rows = [
+            (e["product"], e["by"], e["reason"], e["takes"] or "any shape", _not(e["not_by"]))
+            for e in found["products"]
+        ]
         lines += _aligned(rows)
     return "\n".join(lines)
 
@@ -125,21 +130,30 @@ def _gpu_ops(arch: Arch) -> list[dict[str, str]]:
             by, reason = "reference", "Triton is not installed: pip install 'ocrquant[cuda]'"
         else:
             by, reason = "reference", "plain torch"
+        if name == "gated_delta_rows":
+            reason += f"; {CHUNK_ROWS} rows or more of one prompt by fla: {obstacle('fla') or 'asked for'}"
         found.append({"op": name, "by": by, "reason": reason})
     return found
 
 
 def _products(arch: Arch) -> Iterable[dict[str, Any]]:
+    """Every form and result; with few rows as well where some rule is for these."""
+    few = {rule.form for rule in RULES if rule.small_only}
     for form in FORMS:
         for is_wide in (False, True):
-            product = Product(form, _OUTPUTS, _INPUTS, is_wide)
-            rule = choose(product, arch)
-            yield {
-                "product": f"{form} -> {'float32' if is_wide else 'bf16'}",
-                "by": rule.implementation,
-                "reason": rule.reason,
-                "not_by": {other.implementation: why for other, why in refusals(product, arch)},
-            }
+            for is_small in (False, True) if form in few else (False,):
+                # What this package exports: parts that are merged share their global scale in NVFP4 only.
+                is_uniform = form.startswith("nvfp4")
+                product = Product(form, _OUTPUTS, _INPUTS, is_wide, is_small, is_uniform)
+                rule = choose(product, arch)
+                rows = f", {SMALL_ROWS} rows at most" if is_small else ""
+                yield {
+                    "product": f"{form} -> {'float32' if is_wide else 'bf16'}{rows}",
+                    "by": rule.implementation,
+                    "reason": rule.reason,
+                    "takes": rule.takes,
+                    "not_by": {other.implementation: why for other, why in refusals(product, arch)},
+                }
 
 
 def _aligned(rows: Iterable[Sequence[str]]) -> list[str]:

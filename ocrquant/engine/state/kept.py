@@ -67,7 +67,9 @@ class KeptPool(StatePool):
         if request_count(classes.decode) or request_count(classes.prefill):
             some = slice(classes.decode.requests.start, classes.prefill.requests.stop)
             starts = meta.q_start[some.start : some.stop + 1]
-            gated_delta_rows(*rule, starts, meta.slots[some], meta.fresh[some], out, inputs.key_heads)
+            where = (starts, meta.slots[some], meta.fresh[some])
+            span = slice(classes.decode.rows.start, classes.prefill.rows.stop)
+            gated_delta_rows(*rule, *where, out, inputs.key_heads, span)
 
     def snapshot(self, slot: int) -> StateSnapshot:
         """See `StatePool`."""

@@ -124,7 +124,8 @@ class ReplayPool(StatePool):
             slots, fresh = meta.slots[some], meta.fresh[some]
             replay_fold(records, self.cursors, slots, fresh)
             starts = meta.q_start[some.start : some.stop + 1]
-            gated_delta_rows(*rule, records.state, starts, slots, fresh, out, inputs.key_heads)
+            span = classes.prefill.rows
+            gated_delta_rows(*rule, records.state, starts, slots, fresh, out, inputs.key_heads, span)
         if layer == self.spec.num_layers - 1:
             self._move_cursors(meta)
 

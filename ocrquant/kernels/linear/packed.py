@@ -47,8 +47,8 @@ class PackedWeight:
         part_scales: What `unpack` needs beside the panels: decode scale (FP8) or encode scale (NVFP4) of each
             part.
         tiles: uint8, NVFP4's block scales in the 128x4 layout that the matrix units of GPUs read, or None.
-        decode_scale: float32 [1], the reciprocal of NVFP4's global scale where all parts share one and the
-            weight is for a GPU, or None.
+        decode_scale: float32 [1], where all outputs share one and the weight is for a GPU: the decode scale
+            of FP8, the reciprocal of NVFP4's global scale. None otherwise.
     """
 
     precision: Precision
@@ -127,13 +127,18 @@ def pack(
         stored=merged if panels is None else None,
         channel_scale=channel_scale,
         part_scales=tuple(scale.to(device) for scale in scales),
-        **(_for_matrix_units(merged, scales) if for_gpu and isinstance(merged, NVFP4Weight) else {}),
+        **(_for_matrix_units(merged, scales) if for_gpu else {}),
     )
 
 
-def _for_matrix_units(merged: NVFP4Weight, scales: Sequence[Tensor]) -> dict[str, Tensor | None]:
-    """What a GPU reads beside the codes of an NVFP4 weight."""
-    is_shared = all(torch.equal(scale, scales[0]) for scale in scales)
+def _for_matrix_units(merged: Weight, scales: Sequence[Tensor]) -> dict[str, Tensor | None]:
+    """What a GPU reads beside the codes of a quantized weight."""
+    if isinstance(merged, Tensor):
+        return {}
+    every = torch.cat([scale.flatten() for scale in scales])
+    is_shared = every.unique().numel() == 1
+    if isinstance(merged, FP8Weight):
+        return {"decode_scale": every[:1].to(merged.codes.device) if is_shared else None}
     shared = merged.encode_scale.float().reciprocal().view(1) if is_shared else None
     return {"tiles": swizzle(merged.block_scale.view(torch.uint8)), "decode_scale": shared}
 

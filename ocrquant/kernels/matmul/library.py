@@ -1,4 +1,4 @@
-"""Products on a GPU by libraries behind torch, for operands and weights as they are.
+"""Products on a GPU by libraries, most of them behind torch, for operands and weights as they are.
 
 `linear_reference` is the definition: sums in float32, scales on the sums, bias, one rounding. Libraries add
 up in another order. Nothing here waits for the device or reads a tensor on the host, so that a step can be
@@ -7,7 +7,8 @@ captured. Knows layouts of torch's scaled products; knows no model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
 
 import torch
@@ -19,8 +20,10 @@ from ocrquant.formats.nvfp4 import NVFP4Weight
 from ocrquant.formats.precision import Precision
 from ocrquant.formats.scale_layout import swizzle
 from ocrquant.formats.weights import FP8Weight
+from ocrquant.kernels.libraries import require_asked
 from ocrquant.kernels.linear.packed import PackedWeight
 from ocrquant.kernels.linear.reference import row_scales
+from ocrquant.kernels.matmul import flashinfer_calls
 from ocrquant.kernels.matmul.arch import Arch, arch_of
 from ocrquant.kernels.matmul.table import SMALL_ROWS, Form, Product, Rule, choose
 from ocrquant.kernels.operand import Operand
@@ -46,10 +49,17 @@ def form_of(x: Operand, weight: PackedWeight) -> Form:
 def rule_for(x: Operand, weight: PackedWeight, out: Tensor, bias: Tensor | None, arch: Arch) -> Rule:
     """The line of the table that serves a call."""
     is_wide = torch.float32 in (out.dtype, None if bias is None else bias.dtype)
-    is_small = len(out) <= SMALL_ROWS
-    return choose(
-        Product(form_of(x, weight), weight.out_features, weight.in_features, is_wide, is_small), arch
+    is_fp8 = weight.precision is Precision.FP8
+    product = Product(
+        form_of(x, weight),
+        weight.out_features,
+        weight.in_features,
+        is_wide,
+        is_small=len(out) <= SMALL_ROWS,
+        is_uniform=weight.decode_scale is not None and not (is_fp8 and x.fp8_static is None),
+        has_bias=bias is not None,
     )
+    return choose(product, arch)
 
 
 def linear_gpu(x: Operand, weight: PackedWeight, out: Tensor, bias: Tensor | None = None) -> Rule:
@@ -63,7 +73,11 @@ def linear_gpu(x: Operand, weight: PackedWeight, out: Tensor, bias: Tensor | Non
 
     Returns:
         The line of the table that served.
+
+    Raises:
+        DeviceError: ``OCRQUANT_LIBRARIES`` asks for a library that cannot be used.
     """
+    require_asked()
     rule = rule_for(x, weight, out, bias, arch_of(out.device))
     if out.shape[0]:
         IMPLEMENTATIONS[rule.implementation](x, weight, out, bias)
@@ -84,10 +98,8 @@ def _scaled_rows(x: Operand, weight: PackedWeight, out: Tensor, bias: Tensor | N
     codes, scale = _fp8_rows(x)
     assert isinstance(weight.stored, FP8Weight), "chosen for FP8"
     channels = _channels(weight).view(1, -1)
-    dense = out if out.is_contiguous() else torch.empty_like(out, memory_format=torch.contiguous_format)
-    _scaled_mm(codes, weight.stored.codes, [scale], [_ROW], [], [channels], [_ROW], [], bias, dense)
-    if dense is not out:
-        out.copy_(dense)
+    with _dense(out) as dense:
+        _scaled_mm(codes, weight.stored.codes, [scale], [_ROW], [], [channels], [_ROW], [], bias, dense)
 
 
 def _scaled_sums(x: Operand, weight: PackedWeight, out: Tensor, bias: Tensor | None) -> None:
@@ -101,28 +113,43 @@ def _scaled_sums(x: Operand, weight: PackedWeight, out: Tensor, bias: Tensor | N
 
 
 def _scaled_blocks(x: Operand, weight: PackedWeight, out: Tensor, bias: Tensor | None) -> None:
+    codes, tiles, decode = _nvfp4_rows(x)
     assert isinstance(weight.stored, NVFP4Weight), "chosen for NVFP4"
-    assert x.nvfp4 is not None, "chosen for its codes"
-    assert x.encode_scale is not None, "the contract looks for it"
     assert weight.tiles is not None, "packed for a GPU"
-    rows, columns = x.nvfp4.view(_E2M1X2), weight.stored.packed.view(_E2M1X2)
-    row_tiles = x.nvfp4_swizzled
-    if row_tiles is None:
-        assert x.nvfp4_scale is not None, "the contract looks for one of the two"
-        row_tiles = swizzle(x.nvfp4_scale)
-    scales = row_tiles.view(_E4M3), weight.tiles.view(_E4M3)
-    decode = x.encode_scale.reciprocal()
+    rows, columns = codes.view(_E2M1X2), weight.stored.packed.view(_E2M1X2)
+    scales = tiles.view(_E4M3), weight.tiles.view(_E4M3)
     if weight.decode_scale is not None and bias is None:
-        dense = out if out.is_contiguous() else torch.empty_like(out, memory_format=torch.contiguous_format)
         both = [_BLOCK, _TENSOR]
         left, right = [scales[0], decode], [scales[1], weight.decode_scale]
-        _scaled_mm(rows, columns, left, both, _TILES, right, both, _TILES, None, dense)
-        if dense is not out:
-            out.copy_(dense)
+        with _dense(out) as dense:
+            _scaled_mm(rows, columns, left, both, _TILES, right, both, _TILES, None, dense)
         return
     sums = torch.empty(out.shape, dtype=torch.float32, device=out.device)
     _scaled_mm(rows, columns, [scales[0]], [_BLOCK], _TILES, [scales[1]], [_BLOCK], _TILES, None, sums)
     _finish(sums, _channels(weight) * decode, bias, out)
+
+
+def _flashinfer_fp8(x: Operand, weight: PackedWeight, out: Tensor, bias: Tensor | None) -> None:
+    assert isinstance(weight.stored, FP8Weight), "chosen for FP8"
+    assert x.fp8 is not None, "chosen for its codes"
+    assert x.fp8_static is not None, "chosen for one scale a side"
+    assert weight.decode_scale is not None, "chosen for one scale a side"
+    assert bias is None, "chosen for none"
+    with _dense(out) as dense:
+        flashinfer_calls.bmm_fp8(
+            x.fp8.view(_E4M3), weight.stored.codes, x.fp8_static, weight.decode_scale, dense
+        )
+
+
+def _flashinfer_fp4(x: Operand, weight: PackedWeight, out: Tensor, bias: Tensor | None) -> None:
+    rows, tiles, decode = _nvfp4_rows(x)
+    assert isinstance(weight.stored, NVFP4Weight), "chosen for NVFP4"
+    assert weight.tiles is not None, "packed for a GPU"
+    assert weight.decode_scale is not None, "chosen for one scale a side"
+    assert bias is None, "chosen for none"
+    sides = (rows, weight.stored.packed, tiles, weight.tiles)
+    with _dense(out) as dense:
+        flashinfer_calls.mm_fp4(*sides, decode * weight.decode_scale, dense)
 
 
 def _small_linear(x: Operand, weight: PackedWeight, out: Tensor, bias: Tensor | None) -> None:
@@ -163,6 +190,8 @@ IMPLEMENTATIONS: Mapping[str, Callable[[Operand, PackedWeight, Tensor, Tensor | 
             "scaled_mm rows": _scaled_rows,
             "scaled_mm sums": _scaled_sums,
             "scaled_mm blocks": _scaled_blocks,
+            "flashinfer bmm_fp8": _flashinfer_fp8,
+            "flashinfer mm_fp4": _flashinfer_fp4,
             "small_linear": _small_linear,
             "decode": _decode,
         }
@@ -210,6 +239,28 @@ def _fp8_rows(x: Operand) -> tuple[Tensor, Tensor]:
         assert x.fp8_scale is not None, "the contract looks for one of the two"
         scale = x.fp8_scale.view(-1, 1)
     return x.fp8.view(_E4M3), scale
+
+
+def _nvfp4_rows(x: Operand) -> tuple[Tensor, Tensor, Tensor]:
+    """Codes [R, w / 2], block scales in the 128x4 layout, and float32 [1], what sums are multiplied by."""
+    assert x.nvfp4 is not None, "chosen for its codes"
+    assert x.encode_scale is not None, "the contract looks for it"
+    tiles = x.nvfp4_swizzled
+    if tiles is None:
+        assert x.nvfp4_scale is not None, "the contract looks for one of the two"
+        tiles = swizzle(x.nvfp4_scale)
+    return x.nvfp4, tiles, x.encode_scale.reciprocal()
+
+
+@contextmanager
+def _dense(out: Tensor) -> Iterator[Tensor]:
+    """The result itself where its rows lie one after another, else memory that is copied there afterwards."""
+    if out.is_contiguous():
+        yield out
+        return
+    dense = torch.empty_like(out, memory_format=torch.contiguous_format)
+    yield dense
+    out.copy_(dense)
 
 
 def _nvfp4_values(packed: Tensor, block_scale: Tensor) -> Tensor:

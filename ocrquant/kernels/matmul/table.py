@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.util import find_spec
 from typing import Literal
 
 from ocrquant import env
+from ocrquant.kernels import libraries
+from ocrquant.kernels.libraries import LibraryName
 from ocrquant.kernels.matmul.arch import Arch
 
-__all__ = ["FORMS", "RULES", "SMALL_ROWS", "Form", "Product", "Rule", "choose", "is_there", "refusals"]
+__all__ = ["FORMS", "RULES", "SMALL_ROWS", "Form", "Product", "Rule", "choose", "refusals"]
 
 Form = Literal["bf16 x bf16", "fp8 x fp8", "bf16 x fp8", "nvfp4 x nvfp4", "bf16 x nvfp4"]
 """What rows hold, then what the weight holds."""
@@ -23,11 +24,18 @@ Form = Literal["bf16 x bf16", "fp8 x fp8", "bf16 x fp8", "nvfp4 x nvfp4", "bf16 
 FORMS: tuple[Form, ...] = ("bf16 x bf16", "fp8 x fp8", "bf16 x fp8", "nvfp4 x nvfp4", "bf16 x nvfp4")
 
 Implementation = Literal[
-    "mm", "scaled_mm rows", "scaled_mm sums", "scaled_mm blocks", "small_linear", "decode"
+    "mm",
+    "scaled_mm rows",
+    "scaled_mm sums",
+    "scaled_mm blocks",
+    "flashinfer bmm_fp8",
+    "flashinfer mm_fp4",
+    "small_linear",
+    "decode",
 ]
 """``mm``: torch.mm. ``scaled_mm ...``: torch's scaled products with scales of rows and channels, without
-scales (they multiply the sums afterwards), or with block scales. ``small_linear``: that of `kernels.cuda`.
-``decode``: codes become bf16, then mm."""
+scales (they multiply the sums afterwards), or with block scales. ``flashinfer ...``: that library's.
+``small_linear``: that of `kernels.cuda`. ``decode``: codes become bf16, then mm."""
 
 SMALL_ROWS = 16
 _CUDA_ARCHES = ("sm_90a", "sm_100a")
@@ -45,6 +53,9 @@ class Product:
         in_features: Columns of the weight.
         is_wide: Whether result or bias are float32 rather than bf16.
         is_small: Whether there are at most `SMALL_ROWS` rows.
+        is_uniform: Whether each side has one scale beside those of blocks: for NVFP4, parts of a merged
+            weight that share theirs; for FP8, a scale for all rows and one for all channels.
+        has_bias: Whether a bias is added.
     """
 
     form: Form
@@ -52,6 +63,8 @@ class Product:
     in_features: int
     is_wide: bool = False
     is_small: bool = False
+    is_uniform: bool = False
+    has_bias: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +78,10 @@ class Rule:
         needs: Property of the architecture that it needs; empty for none.
         multiples: What outputs and inputs must be multiples of.
         narrow_only: Whether it adds and writes bf16 only.
-        module: Python package that it needs; empty for torch alone.
+        library: What it calls besides torch; None for nothing.
         small_only: Whether it is for few rows.
+        uniform_only: Whether it takes one scale a side and no more.
+        no_bias: Whether it adds no bias before it rounds.
         by_cuda: Whether it is one of `kernels.cuda`, which run where ``OCRQUANT_KERNELS=cuda`` asks for them.
     """
 
@@ -76,13 +91,40 @@ class Rule:
     needs: Literal["", "fp8", "nvfp4"] = ""
     multiples: tuple[int, int] = (1, 1)
     narrow_only: bool = False
-    module: str = ""
+    library: LibraryName | None = None
     small_only: bool = False
+    uniform_only: bool = False
+    no_bias: bool = False
     by_cuda: bool = False
+
+    @property
+    def takes(self) -> str:
+        """The shapes that it serves, for a reader; empty for all."""
+        outputs, inputs = self.multiples
+        limits = {
+            f"outputs in multiples of {outputs}": outputs > 1,
+            f"inputs in multiples of {inputs}": inputs > 1,
+            f"{SMALL_ROWS} rows at most": self.small_only,
+            "bf16 results": self.narrow_only,
+            "one scale a side": self.uniform_only,
+            "no bias": self.no_bias,
+        }
+        return ", ".join(limit for limit, holds in limits.items() if holds)
 
 
 RULES: tuple[Rule, ...] = (
     Rule(form="bf16 x bf16", implementation="mm", reason="cuBLAS sums in float32 and rounds once"),
+    Rule(
+        form="fp8 x fp8",
+        implementation="flashinfer bmm_fp8",
+        needs="fp8",
+        multiples=(_LIBRARY_MULTIPLE, _LIBRARY_MULTIPLE),
+        library="flashinfer",
+        narrow_only=True,
+        uniform_only=True,
+        no_bias=True,
+        reason="asked for; cuBLASLt with one scale a side, its plan kept by FlashInfer; not measured",
+    ),
     Rule(
         form="fp8 x fp8",
         implementation="scaled_mm rows",
@@ -110,6 +152,17 @@ RULES: tuple[Rule, ...] = (
     Rule(form="bf16 x fp8", implementation="decode", reason="bf16 rows need a bf16 weight"),
     Rule(
         form="nvfp4 x nvfp4",
+        implementation="flashinfer mm_fp4",
+        needs="nvfp4",
+        multiples=(_PACKED_MULTIPLE, _PACKED_MULTIPLE),
+        library="flashinfer",
+        narrow_only=True,
+        uniform_only=True,
+        no_bias=True,
+        reason="asked for; cuDNN or CUTLASS as FlashInfer chooses; not measured",
+    ),
+    Rule(
+        form="nvfp4 x nvfp4",
         implementation="scaled_mm blocks",
         needs="nvfp4",
         multiples=(_LIBRARY_MULTIPLE, _PACKED_MULTIPLE),
@@ -133,12 +186,6 @@ RULES: tuple[Rule, ...] = (
 """Tried in this order."""
 
 
-@cache
-def is_there(module: str) -> bool:
-    """Whether a Python package can be found; nothing is loaded."""
-    return not module or find_spec(module) is not None
-
-
 def _needs_met(needs: str, arch: Arch) -> bool:
     return {"": True, "fp8": arch.has_fp8, "nvfp4": arch.has_nvfp4}[needs]
 
@@ -147,10 +194,12 @@ _OBSTACLES: Sequence[Callable[[Rule, Product, Arch], str]] = (
     lambda rule, _, arch: (
         "" if _needs_met(rule.needs, arch) else f"{arch.name} has no {rule.needs} matrix units"
     ),
-    lambda rule, _p, _a: "" if is_there(rule.module) else f"{rule.module} is not installed",
+    lambda rule, _p, _a: "" if rule.library is None else libraries.obstacle(rule.library),
     lambda rule, _, arch: _cuda_obstacle(arch) if rule.by_cuda else "",
     lambda rule, product, _: f"for {SMALL_ROWS} rows at most" if rule.small_only > product.is_small else "",
     lambda rule, product, _: "writes bf16 only" if rule.narrow_only and product.is_wide else "",
+    lambda rule, product, _: "takes one scale a side" if rule.uniform_only > product.is_uniform else "",
+    lambda rule, product, _: "adds no bias" if rule.no_bias and product.has_bias else "",
     lambda rule, product, _: _not_multiple("outputs", product.out_features, rule.multiples[0]),
     lambda rule, product, _: _not_multiple("inputs", product.in_features, rule.multiples[1]),
 )
@@ -173,13 +222,13 @@ def obstacle(rule: Rule, product: Product, arch: Arch) -> str:
 
 def choose(product: Product, arch: Arch) -> Rule:
     """The first rule that serves a product; the last one of every form serves all."""
-    return _chosen(product, arch, env.kernels())
+    return _chosen(product, arch, env.kernels(), env.libraries())
 
 
 @cache
-def _chosen(product: Product, arch: Arch, kernels: str) -> Rule:
-    """Kept by what the answer depends on, the variable included."""
-    del kernels
+def _chosen(product: Product, arch: Arch, kernels: str, asked: frozenset[str]) -> Rule:
+    """Kept by what the answer depends on, the variables included."""
+    del kernels, asked
     return next(rule for rule in RULES if rule.form == product.form and not obstacle(rule, product, arch))
 
 

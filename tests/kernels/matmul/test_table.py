@@ -4,6 +4,7 @@ from typing import get_args
 
 import pytest
 
+from ocrquant.kernels.cuda.linear import WIDTH_MULTIPLES
 from ocrquant.kernels.matmul import table
 from ocrquant.kernels.matmul.arch import ARCHES
 from ocrquant.kernels.matmul.library import IMPLEMENTATIONS
@@ -44,24 +45,31 @@ def test_sizes_and_results_that_libraries_refuse_go_elsewhere():
 
 def test_what_does_not_serve_says_why():
     arch = ARCHES["sm_90a"]
-    ((rule, why),) = refusals(Product("nvfp4 x nvfp4", 256, 512), arch)
-    assert (rule.implementation, why) == ("scaled_mm blocks", "sm_90a has no nvfp4 matrix units")
+    found = {rule.implementation: why for rule, why in refusals(Product("nvfp4 x nvfp4", 256, 512), arch)}
+    assert found == dict.fromkeys(
+        ("flashinfer mm_fp4", "scaled_mm blocks"), "sm_90a has no nvfp4 matrix units"
+    )
     found = dict(
         (rule.implementation, why) for rule, why in refusals(Product("fp8 x fp8", 40, 512, True), arch)
     )
+    assert found.pop("flashinfer bmm_fp8")
     assert found == {
         "scaled_mm rows": "writes bf16 only",
         "scaled_mm sums": "40 outputs are no multiple of 16",
     }
 
 
-def test_a_package_that_is_missing_is_named(monkeypatch):
-    rule = table.Rule(form="bf16 x bf16", implementation="mm", reason="faster", module="no_such_package")
-    monkeypatch.setattr(table, "RULES", (rule, *RULES))
-    product, arch = Product("bf16 x bf16", 16, 16), ARCHES["sm_100a"]
-    assert list(refusals(product, arch)) == [(rule, "no_such_package is not installed")]
-    table._chosen.cache_clear()
-    assert choose(product, arch).module == ""
+def test_a_library_that_is_missing_or_not_asked_for_is_named(monkeypatch):
+    product, arch = Product("nvfp4 x nvfp4", 64, 64, is_uniform=True), ARCHES["sm_100a"]
+    (first, *_) = (rule for rule in RULES if rule.library == "flashinfer" and rule.form == product.form)
+    monkeypatch.setattr(table.libraries, "unusable", lambda name: "flashinfer-python is not installed")
+    assert list(refusals(product, arch)) == [(first, "flashinfer-python is not installed")]
+    monkeypatch.setattr(table.libraries, "unusable", lambda name: "")
+    assert list(refusals(product, arch)) == [(first, "OCRQUANT_LIBRARIES does not name flashinfer")]
+    monkeypatch.setenv("OCRQUANT_LIBRARIES", "flashinfer")
+    assert choose(product, arch) is first
+    several = Product("nvfp4 x nvfp4", 64, 64)
+    assert list(refusals(several, arch)) == [(first, "takes one scale a side")]
 
 
 def test_kernels_in_cuda_serve_few_rows_where_they_are_asked_for(monkeypatch):
@@ -75,3 +83,13 @@ def test_kernels_in_cuda_serve_few_rows_where_they_are_asked_for(monkeypatch):
     assert [why for _, why in refusals(many, arch)] == ["for 16 rows at most"]
     assert [why for _, why in refusals(few, ARCHES["sm_120a"])] == ["not compiled for sm_120a"]
     assert choose(Product("bf16 x nvfp4", 256, 48, is_small=True), arch).implementation == "decode"
+
+
+def test_the_table_and_the_kernel_agree_on_what_small_linear_takes():
+    found = {rule.form: rule for rule in RULES if rule.implementation == "small_linear"}
+    assert {form: rule.multiples[1] for form, rule in found.items()} == {
+        f"bf16 x {precision}": multiple for precision, multiple in WIDTH_MULTIPLES.items()
+    }
+    assert {rule.takes for rule in found.values()} == {
+        f"inputs in multiples of {multiple}, 16 rows at most" for multiple in WIDTH_MULTIPLES.values()
+    }
