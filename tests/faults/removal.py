@@ -26,7 +26,13 @@ STANDINS: dict[str, FunctionType] = {
     "false": lambda *_args, **_kwargs: False,
     "its argument": lambda first, *_args, **_kwargs: first,
 }
-"""What a guard may become; besides, ``no error`` leaves out every ``raise`` of it."""
+"""What a guard may become; besides, ``no error`` leaves out every ``raise`` of it.
+
+Where a guard is one line among others, it becomes a pair of texts: the first, which has to be in its source
+once, is exchanged for the second.
+"""
+
+Becomes = str | tuple[str, str]
 
 
 def find(name: str) -> FunctionType:
@@ -39,11 +45,14 @@ def find(name: str) -> FunctionType:
 
 
 @contextmanager
-def removed(name: str, becomes: str) -> Iterator[None]:
+def removed(name: str, becomes: Becomes) -> Iterator[None]:
     """A guard is not there."""
     function = find(name)
     before = function.__code__
-    function.__code__ = _without_errors(function) if becomes == "no error" else STANDINS[becomes].__code__
+    if isinstance(becomes, tuple):
+        function.__code__ = _with_text(function, *becomes)
+    else:
+        function.__code__ = _without_errors(function) if becomes == "no error" else STANDINS[becomes].__code__
     try:
         yield
     finally:
@@ -60,11 +69,26 @@ class _Unraised(ast.NodeTransformer):
 
 
 def _without_errors(function: FunctionType) -> CodeType:
-    source = textwrap.dedent(inspect.getsource(function))
     transformer = _Unraised()
-    tree = ast.fix_missing_locations(transformer.visit(ast.parse(source)))
+    tree = ast.fix_missing_locations(transformer.visit(ast.parse(_source(function))))
     assert transformer.count, f"{function.__qualname__} raises nothing"
-    tree.body[0].decorator_list.clear()
+    return _compiled(function, tree)
+
+
+def _with_text(function: FunctionType, old: str, new: str) -> CodeType:
+    source = _source(function)
+    assert source.count(old) == 1, f"{old!r} is not once in {function.__qualname__}"
+    return _compiled(function, ast.parse(source.replace(old, new)))
+
+
+def _source(function: FunctionType) -> str:
+    return textwrap.dedent(inspect.getsource(function))
+
+
+def _compiled(function: FunctionType, tree: ast.Module) -> CodeType:
+    (definition,) = tree.body
+    assert isinstance(definition, ast.FunctionDef)
+    definition.decorator_list.clear()
     # Annotations as text, as in every module of the package: no name of them is needed.
     scope: dict[str, Any] = {}
     future = ast.parse("from __future__ import annotations").body
