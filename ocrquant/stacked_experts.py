@@ -1,9 +1,10 @@
 """Tensors that hold the weights of all experts of a layer, as several published models store them.
 
 ``PREFIX.gate_up_proj`` [experts, 2 inner, hidden] holds the gate of each expert above its up projection,
-``PREFIX.down_proj`` [experts, hidden, inner] the rest. Servers and `transformers` read the same weights
-expert by expert too (``PREFIX.3.gate_proj.weight``), and quantized ones in no other way. Which tensors these
-are follows from two names that belong together and from shapes that fit each other. Reads no tensor.
+``PREFIX.down_proj`` [experts, hidden, inner] the rest; Qwen3-VL publishes both with rows and columns
+exchanged. Servers read the same weights expert by expert too (``PREFIX.3.gate_proj.weight``), and quantized
+ones in no other way. Which tensors these are follows from two names that belong together and from shapes that
+fit each other. Reads no tensor.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class StackedWeight:
         first: First of its rows.
         rows: How many there are.
         columns: Width of its input.
+        is_turned: Whether the tensor holds columns as rows; `first` counts rows of the weight all the same.
     """
 
     prefix: str
@@ -35,6 +37,7 @@ class StackedWeight:
     first: int
     rows: int
     columns: int
+    is_turned: bool = False
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -56,13 +59,16 @@ def stacked_weights(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, StackedW
         if leaf != GATE_UP or len(gate_up) != 3 or len(down) != 3:
             continue
         experts, hidden, inner = down
-        if gate_up != (experts, 2 * inner, hidden):
+        is_turned = gate_up == (experts, inner, 2 * hidden)
+        if is_turned:
+            hidden, inner = inner, hidden
+        elif gate_up != (experts, 2 * inner, hidden):
             continue
         for expert in range(experts):
             rows = {
-                "gate_proj": StackedWeight(prefix, name, expert, 0, inner, hidden),
-                "up_proj": StackedWeight(prefix, name, expert, inner, inner, hidden),
-                DOWN: StackedWeight(prefix, down_name, expert, 0, hidden, inner),
+                "gate_proj": StackedWeight(prefix, name, expert, 0, inner, hidden, is_turned),
+                "up_proj": StackedWeight(prefix, name, expert, inner, inner, hidden, is_turned),
+                DOWN: StackedWeight(prefix, down_name, expert, 0, hidden, inner, is_turned),
             }
             found |= {f"{prefix}.{expert}.{part}.weight": weight for part, weight in rows.items()}
     return found

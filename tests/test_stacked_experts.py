@@ -23,10 +23,17 @@ def test_by_hand():
     assert found[f"{PREFIX}.0.down_proj.weight"].shape == (5, 3)
 
 
+def test_rows_and_columns_exchanged():
+    found = stacked_weights({f"{PREFIX}.gate_up_proj": (2, 5, 6), f"{PREFIX}.down_proj": (2, 3, 5)})
+    assert all(weight.is_turned for weight in found.values())
+    assert found[f"{PREFIX}.1.up_proj.weight"].shape == (3, 5)
+    assert found[f"{PREFIX}.1.down_proj.weight"].shape == (5, 3)
+
+
 @pytest.mark.parametrize(
     "change",
     [
-        {f"{PREFIX}.gate_up_proj": (2, 5, 6)},  # columns first, as Qwen3-VL publishes its experts
+        {f"{PREFIX}.gate_up_proj": (2, 5, 6)},  # exchanged, and the other one is not
         {f"{PREFIX}.gate_up_proj": (3, 6, 5)},
         {f"{PREFIX}.gate_up_proj": (6, 5)},
         {f"{PREFIX}.down_proj": (5, 3)},

@@ -165,6 +165,13 @@ FAMILIES: Mapping[str, Family] = {
         image_processor=_QWEN_IMAGES,
         grid_positions=True,
     ),
+    "Qwen3VLMoeForConditionalGeneration": Family(
+        layers=_qwen3_vl_moe,
+        vision=_VISUAL,
+        images="patches",
+        image_processor=_QWEN_IMAGES,
+        grid_positions=True,
+    ),
     "Qwen2_5_VLForConditionalGeneration": Family(
         layers=_DENSE,
         vision=_VISUAL,

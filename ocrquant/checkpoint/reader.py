@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -86,8 +87,9 @@ class CheckpointReader:
             expert = self._open[weight.stack].read_rows(weight.stack, [weight.expert])[0]
         except OSError as error:
             raise _damaged(self.folder, error) from error
-        # A copy: the other half of the expert goes away.
-        return expert[weight.first : weight.first + weight.rows].clone()
+        rows = expert.T if weight.is_turned else expert
+        # A copy in the order of rows: the other half of the expert goes away.
+        return rows[weight.first : weight.first + weight.rows].clone(memory_format=torch.contiguous_format)
 
     def close(self) -> None:
         """Closes the files; tensors already read stay valid."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import transformers
@@ -80,7 +80,8 @@ class Tiny:
         images: Makes the image processor.
         tokens: Special tokens beyond those of the tests' tokenizer.
         image: What a chat template writes for an image; none where the model has no chat template.
-        stacked: Whether published folders hold the experts of a layer as one tensor.
+        experts: How published folders hold those of a layer: each by itself, as one tensor, or as one tensor
+            with rows and columns exchanged.
     """
 
     architecture: str
@@ -88,7 +89,7 @@ class Tiny:
     images: Callable[[], Any]
     tokens: tuple[str, ...] = ()
     image: str | None = "<|image_pad|>"
-    stacked: bool = False
+    experts: Literal["apart", "stacked", "turned"] = "apart"
 
 
 def _config(name: str, text: dict[str, Any], vision: dict[str, Any], **others: Any) -> Any:
@@ -271,7 +272,17 @@ TINY: dict[str, Tiny] = {
         "Qwen3_5MoeForConditionalGeneration",
         _qwen("Qwen3_5MoeConfig", {**GDN, **MIXED, **MOE, "shared_expert_intermediate_size": 48}, {}),
         _qwen_images(),
-        stacked=True,
+        experts="stacked",
+    ),
+    "qwen3_vl_moe": Tiny(
+        "Qwen3VLMoeForConditionalGeneration",
+        _qwen(
+            "Qwen3VLMoeConfig",
+            {"rope_parameters": INTERLEAVED, **MOE, "num_hidden_layers": 3, "mlp_only_layers": [2]},
+            {"deepstack_visual_indexes": [0]},
+        ),
+        _qwen_images(),
+        experts="turned",
     ),
     "glm_ocr": Tiny(
         "GlmOcrForConditionalGeneration",
@@ -344,19 +355,22 @@ QWEN3_5 = Tiny(
 """Beside the shared tiny model of the other tests: weights large enough to matter."""
 
 
-def stack_experts(folder: Path) -> None:
-    """Stores the experts of each layer as one tensor, which saving has taken apart."""
+def stack_experts(folder: Path, *, turned: bool) -> None:
+    """Stores the experts of each layer as one tensor; saving takes some apart and turns none."""
     file = folder / "model.safetensors"
     weights = load_file(file)
     experts = sorted({name.partition(".experts.")[0] for name in weights if ".experts." in name})
     for prefix in (f"{mlp}.experts" for mlp in experts):
         count = sum(name.startswith(f"{prefix}.") for name in weights) // 3
-        gates, ups, downs = (
-            [weights.pop(f"{prefix}.{i}.{part}_proj.weight") for i in range(count)]
-            for part in ("gate", "up", "down")
-        )
-        weights[f"{prefix}.gate_up_proj"] = torch.cat([torch.stack(gates), torch.stack(ups)], dim=1)
-        weights[f"{prefix}.down_proj"] = torch.stack(downs)
+        if count:
+            gates, ups, downs = (
+                torch.stack([weights.pop(f"{prefix}.{i}.{part}_proj.weight") for i in range(count)])
+                for part in ("gate", "up", "down")
+            )
+            weights |= {f"{prefix}.gate_up_proj": torch.cat([gates, ups], 1), f"{prefix}.down_proj": downs}
+        if turned:
+            for name in (f"{prefix}.gate_up_proj", f"{prefix}.down_proj"):
+                weights[name] = weights[name].mT.contiguous()
     save_file(weights, file, metadata={"format": "pt"})
 
 
@@ -378,8 +392,8 @@ def make_folder(name: str, folder: Path, *, std: float = 0.15) -> Path:
     model.generation_config.do_sample = False
     model.generation_config.eos_token_id = 1
     model.save_pretrained(folder)
-    if tiny.stacked:
-        stack_experts(folder)
+    if tiny.experts != "apart":
+        stack_experts(folder, turned=tiny.experts == "turned")
     words.save_pretrained(folder)
     tiny.images().save_pretrained(folder)
     return folder

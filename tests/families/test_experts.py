@@ -45,7 +45,7 @@ def test_each_token_gets_its_experts():
     assert experts.get_submodule("2").down_proj.weight.data_ptr() == fused.down_proj[2].data_ptr()
 
 
-@pytest.fixture(scope="module", params=["qwen3_5_moe", "deepseek_ocr2"])
+@pytest.fixture(scope="module", params=["qwen3_5_moe", "qwen3_vl_moe", "deepseek_ocr2"])
 def document(request, family_folder):
     return load_model(family_folder(request.param), dtype=torch.float32)
 

@@ -160,7 +160,7 @@ def test_each_layer_hands_its_output_to_the_next(document):
         assert torch.equal(output, following)
 
 
-SPARSE = ("qwen3_5_moe", "deepseek_ocr2")
+SPARSE = ("qwen3_5_moe", "qwen3_vl_moe", "deepseek_ocr2")
 
 
 @torch.no_grad()

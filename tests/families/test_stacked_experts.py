@@ -20,9 +20,9 @@ from tests.export.conftest import round_model
 MLP = "model.language_model.layers.{}.mlp.experts"
 
 
-@pytest.fixture(scope="module")
-def stacked(family_folder):
-    return family_folder("qwen3_5_moe")
+@pytest.fixture(scope="module", params=["qwen3_5_moe", "qwen3_vl_moe"])
+def stacked(family_folder, request):
+    return family_folder(request.param)
 
 
 @pytest.fixture(scope="module")
