@@ -135,7 +135,7 @@ def guess_map(
         for name in found.other
         if name.startswith(f"{found.block_prefix}.")
         and name.endswith(".weight")
-        and len(tensors[name].shape) == 2
+        and len(found.tensors[name].shape) == 2
     ]
     kept = dict.fromkeys(others, OTHER_REASON)
     kept |= {HEAD: HEAD_REASON} if not found.tied_head else {}

@@ -23,6 +23,7 @@ __all__ = ["MODELOPT"]
 
 FILE_NAME = "hf_quant_config.json"
 _MIXED = "MIXED_PRECISION"
+EXPERTS = "experts"
 _BLOCK = FORMATS[Precision.NVFP4].width_multiple
 
 # TensorRT-LLM knows the format by this name, and reads the shape of the file that belongs to it.
@@ -46,8 +47,8 @@ _GROUPS: Mapping[Precision, Mapping[str, Any]] = {
 def describe(names: LinearNames, *, kv_cache: bool) -> Configuration | None:
     """Both configurations of a plan; None where it quantizes neither a linear nor the cache.
 
-    Two precisions give ``MIXED_PRECISION`` with a list of the quantized linears, one gives its algorithm and
-    a list of all others.
+    Two precisions give ``MIXED_PRECISION`` with a list of the quantized linears (and of experts that are none
+    beside a shared expert that is), one gives its algorithm and a list of all others.
 
     Args:
         names: All linears and their precisions.
@@ -63,6 +64,8 @@ def describe(names: LinearNames, *, kv_cache: bool) -> Configuration | None:
     if len(used) > 1:
         layers = {n: dict(_LAYERS[p]) for n, p in names.precisions.items() if p is not Precision.BF16}
         quantization |= {"quant_algo": _MIXED, "quantized_layers": layers}
+        if kept := _kept_experts(names.precisions):
+            quantization["exclude_modules"] = kept
     elif used:
         excluded = _excluded(names)
         _check_excluded(names, excluded)
@@ -93,6 +96,25 @@ def _flat(quantization: Mapping[str, Any]) -> dict[str, Any]:
     if quantization["kv_cache_quant_algo"]:
         flat["kv_cache_scheme"] = dict(_FLOAT8)
     return flat | {"producer": dict(_PRODUCER), "quant_method": "modelopt"}
+
+
+def _kept_experts(precisions: Mapping[str, Precision]) -> list[str]:
+    """Modules of experts in bf16 beside a quantized linear of the same MLP.
+
+    ModelOpt lists no exceptions in a mixed file, where what is not listed stays as it is. But vLLM 0.32 takes
+    experts that are not listed for whatever their shared expert is (`_resolve_quant_algo` of modelopt.py).
+    """
+    experts: dict[str, set[Precision]] = {}
+    for name, precision in precisions.items():
+        module, found, _ = name.partition(f".{EXPERTS}.")
+        if found:
+            experts.setdefault(module, set()).add(precision)
+    quantized = [name for name, precision in precisions.items() if precision is not Precision.BF16]
+    return [
+        f"{module}.{EXPERTS}*"
+        for module, kinds in sorted(experts.items())
+        if kinds == {Precision.BF16} and any(name.startswith(f"{module}.") for name in quantized)
+    ]
 
 
 def _excluded(names: LinearNames) -> list[str]:

@@ -220,4 +220,16 @@ def _modelopt(declaration: Declaration, module: ServedModule, model: ServedModel
     known = [rule for rule in rules if rule is not None]
     if len({rule.label for rule in known}) > 1:
         raise ShardsDisagreeError(", ".join(module.shards))
-    return known[0] if known else None
+    return known[0] if known else _of_experts(declaration, module, model)
+
+
+def _of_experts(declaration: Declaration, module: ServedModule, model: ServedModel) -> TargetRule | None:
+    """Experts that no rule names follow the first linear that is listed below their MLP."""
+    mlp, is_expert, _ = module.name.partition(".experts.")
+    if not is_expert:
+        return None
+    for beginning in (f"{mlp}.experts.", f"{mlp}."):
+        for rule in declaration.rules:
+            if any(name.startswith(beginning) for name in _mapped(rule.targets, model)):
+                return rule
+    return None

@@ -56,6 +56,22 @@ def test_a_mixed_plan_by_hand():
     assert [ROW.declared(said, name) for name in "abc"] == [(FP8, False), (NVFP4, False), (None, False)]
 
 
+def test_experts_that_stay_beside_a_shared_one_that_does_not_are_excluded():
+    """Else vLLM takes them for whatever the shared expert is."""
+    mlp = "model.layers.{}.mlp"
+    plan = {"model.layers.0.o": FP8}
+    for layer, (experts, shared) in enumerate([(BF16, NVFP4), (NVFP4, NVFP4), (BF16, BF16)]):
+        plan |= {f"{mlp.format(layer)}.experts.{i}.down": experts for i in range(2)}
+        plan[f"{mlp.format(layer)}.shared_expert.down"] = shared
+    found = described(plan)
+    (file,) = found.files.values()
+    excluded = [f"{mlp.format(0)}.experts*"]
+    assert file["quantization"]["exclude_modules"] == found.quantization_config["ignore"] == excluded
+    ROW.check(found.quantization_config, found.files)
+    for name, precision in plan.items():
+        assert ROW.declared(found.quantization_config, name)[0] == (None if precision is BF16 else precision)
+
+
 def test_nothing_quantized_gives_no_configuration():
     assert described({"a": BF16}) is None
     said = described({"a": BF16}, kv_cache=True).quantization_config

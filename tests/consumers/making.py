@@ -18,7 +18,9 @@ from torch import Tensor
 
 from ocrquant.adapters import DocumentModel, ModelMap, PageInput, load_model
 from ocrquant.artifacts import Rounding
-from ocrquant.export import write_checkpoint
+from ocrquant.errors import TargetError
+from ocrquant.export import Target, check_target, write_checkpoint
+from ocrquant.export.names import planned_precisions
 from ocrquant.formats import Precision
 from ocrquant.pipeline.run import run_recipe
 from ocrquant.recipe import Recipe
@@ -73,10 +75,17 @@ def round_source(source: Path, run: Path) -> None:
 
 
 def deal(model_map: ModelMap, precisions: tuple[str, ...]) -> dict[str, Precision]:
-    """Precisions dealt out to the groups in turn."""
-    return {
+    """Precisions dealt out to the groups in turn; experts get one for each layer, and FP8 only if all do."""
+    found = {
         group.name: Precision(precisions[i % len(precisions)]) for i, group in enumerate(model_map.groups)
     }
+    experts = [group for group in model_map.groups if group.kind.startswith("experts.")]
+    layers = sorted({group.block for group in experts if group.block is not None})
+    open_to_them = [x for x in precisions if x != "fp8"] or precisions
+    for group in experts:
+        assert group.block is not None
+        found[group.name] = Precision(open_to_them[layers.index(group.block) % len(open_to_them)])
+    return found
 
 
 def picture() -> Image.Image:
@@ -203,9 +212,20 @@ def make_family(name: str, folder: Path) -> tuple[Family, list[dict[str, Any]]]:
                     file_format=kind,
                     max_shard_bytes=MAX_SHARD_BYTES,
                 )
-                jobs.append({"name": out.name, "plan": plan, "folder": str(out)})
+                job = {"name": out.name, "plan": plan, "folder": str(out)}
+                jobs.append(job | refusal(document.map, groups, kind))
     jobs = [{**job, "prompts": requests} for job in (*jobs, *damaged(document.map, folder))]
     return Family(name, folder, document, prompts, rounding, expected), jobs
+
+
+def refusal(model_map: ModelMap, groups: Mapping[str, Precision], kind: str) -> dict[str, str]:
+    """What this package says of a plan for vLLM that it would not export; nothing where it would."""
+    try:
+        precisions = planned_precisions(model_map, groups)
+        check_target(Target.parse("vllm"), kind, model_map, precisions, has_kv=False)
+    except TargetError as error:
+        return {"refused": str(error)}
+    return {}
 
 
 def damaged(model_map: ModelMap, folder: Path) -> list[dict[str, Any]]:

@@ -5,8 +5,9 @@
 ``NAME.safetensors`` a checkpoint with tensors ``PROMPT.ids`` [T], ``PROMPT.logprobs`` [T - 1, vocabulary]
 float32 of what follows each token of the prompt, and ``PROMPT.answer`` [at most `NUM_TOKENS`], greedy; and
 for every linear that vLLM takes for quantized, ``PROMPT.linear.MODULE.x`` [T, in] and ``.y`` [T, out], what
-went in and out while it read the prompt. A checkpoint that cannot be read leaves ``NAME.error`` instead.
-Knows nothing of this package.
+went in and out while it read the prompt; for experts of a layer ``PROMPT.experts.MODULE.x``, ``.y``, and
+``.ids`` and ``.weights`` [T, k] of those that each token was sent to. A checkpoint that cannot be read leaves
+``NAME.error`` instead. Knows nothing of this package.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ def whole_vocabulary(rows: list[Any], vocabulary: int) -> Any:
 
 @contextmanager
 def watched_linears(model: Any) -> Iterator[dict[str, Any]]:
-    """What goes into and out of each quantized linear, the head included, in its longest call."""
+    """What goes into and out of each quantized linear, head and experts included, in its longest call."""
+    from vllm.model_executor.layers.fused_moe import RoutedExperts
+    from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
     from vllm.model_executor.layers.linear import LinearBase, UnquantizedLinearMethod
     from vllm.model_executor.layers.vocab_parallel_embedding import (
         ParallelLMHead,
@@ -54,22 +57,37 @@ def watched_linears(model: Any) -> Iterator[dict[str, Any]]:
     )
 
     seen: dict[str, Any] = {}
-    plain = (UnquantizedLinearMethod, UnquantizedEmbeddingMethod)
+    plain = (UnquantizedLinearMethod, UnquantizedEmbeddingMethod, UnquantizedFusedMoEMethod)
 
     def noting(name: str, apply: Any) -> Any:
         def noted(layer: Any, x: Any, bias: Any = None) -> Any:
             y = apply(layer, x, bias)
-            if len(x) > len(seen.get(f"{name}.x", ())):
-                seen.update({f"{name}.x": x.detach().clone(), f"{name}.y": y.detach().clone()})
+            note(f"linear.{name}", x=x, y=y)
             return y
 
         return noted
 
+    def noting_experts(name: str, apply: Any) -> Any:
+        def noted(layer: Any, x: Any, topk_weights: Any, topk_ids: Any, *others: Any, **named: Any) -> Any:
+            # Some experts write into their input.
+            before = x.clone()
+            y = apply(layer, x, topk_weights, topk_ids, *others, **named)
+            note(f"experts.{name}", x=before, y=y, weights=topk_weights, ids=topk_ids)
+            return y
+
+        return noted
+
+    def note(name: str, **tensors: Any) -> None:
+        if len(tensors["x"]) > len(seen.get(f"{name}.x", ())):
+            seen.update({f"{name}.{what}": tensor.detach().clone() for what, tensor in tensors.items()})
+
     methods = []
     for name, module in model.named_modules():
-        if isinstance(module, LinearBase | ParallelLMHead) and not isinstance(module.quant_method, plain):
+        is_linear = isinstance(module, LinearBase | ParallelLMHead)
+        if (is_linear or isinstance(module, RoutedExperts)) and not isinstance(module.quant_method, plain):
             methods.append(module.quant_method)
-            module.quant_method.apply = noting(name, module.quant_method.apply)
+            kind = noting if is_linear else noting_experts
+            module.quant_method.apply = kind(name, module.quant_method.apply)
     try:
         yield seen
     finally:
@@ -109,7 +127,7 @@ def read(folder: str, prompts: list[dict[str, Any]], num_tokens: int) -> dict[st
         with watched_linears(module) as seen:
             (output,) = model.generate([request], wanted, use_tqdm=False)
         name = prompt["name"]
-        found |= {f"{name}.linear.{key}": tensor for key, tensor in seen.items()}
+        found |= {f"{name}.{key}": tensor for key, tensor in seen.items()}
         found[f"{name}.ids"] = torch.tensor(output.prompt_token_ids)
         found[f"{name}.logprobs"] = whole_vocabulary(output.prompt_logprobs, vocabulary)
         found[f"{name}.answer"] = torch.tensor(list(output.outputs[0].token_ids))

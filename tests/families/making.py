@@ -278,7 +278,14 @@ TINY: dict[str, Tiny] = {
         "Qwen3VLMoeForConditionalGeneration",
         _qwen(
             "Qwen3VLMoeConfig",
-            {"rope_parameters": INTERLEAVED, **MOE, "num_hidden_layers": 3, "mlp_only_layers": [2]},
+            {
+                "rope_parameters": INTERLEAVED,
+                **MOE,
+                "num_hidden_layers": 3,
+                "mlp_only_layers": [2],
+                # As published: transformers does so whatever is said, vLLM reads it.
+                "norm_topk_prob": True,
+            },
             {"deepstack_visual_indexes": [0]},
         ),
         _qwen_images(),

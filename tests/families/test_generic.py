@@ -61,6 +61,15 @@ def test_a_linear_of_unknown_purpose_stays_and_is_told(unknown):
     assert any(guess.startswith("1 further linear") for guess in found.guesses)
 
 
+def test_experts_stored_as_one_tensor_stay_too(unknown):
+    experts = "model.language_model.layers.1.mlp.experts"
+    stacks = {f"{experts}.gate_up_proj": (2, 96, 64), f"{experts}.down_proj": (2, 64, 48)}
+    folder = unknown(change=lambda t: t.update({n: torch.zeros(s).bfloat16() for n, s in stacks.items()}))
+    found = read_model_map(folder, allow_generic=True)
+    assert "unknown purpose" in found.kept[f"{experts}.1.up_proj"]
+    assert any(guess.startswith("6 further linears") for guess in found.guesses)
+
+
 def test_two_decoders_are_no_guess(unknown):
     def twice(tensors):
         tensors |= {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 
 import pytest
@@ -137,6 +138,25 @@ def test_an_expert_that_was_damaged_is_found(rounded, stacked, tmp_path):
     found = {item.code: item.what for item in verify_checkpoint(tmp_path / "out", source=stacked).items}
     assert found["untouched-changed"] == f"{MLP.format(0)}.down_proj"
     assert found["error-too-large"] == packed.removesuffix(".weight_packed")
+
+
+def test_experts_that_a_server_takes_for_their_shared_expert_are_found(family_folder, tmp_path):
+    """vLLM 0.32 on ModelOpt's mixed files; this package excludes such experts by name."""
+    source = family_folder("qwen3_5_moe")
+    rounded = round_model(source, tmp_path / "run", smoothing=False)
+    kinds = {"shared.down": Precision.NVFP4, "attention.o": Precision.FP8}
+    groups = {group.name: kinds.get(group.kind, Precision.BF16) for group in rounded.model_map.groups}
+    write(rounded, source, tmp_path / "out", groups, "modelopt")
+    assert verify_checkpoint(tmp_path / "out", source=source).items == []
+    for name, key in (("config.json", "quantization_config"), ("hf_quant_config.json", "quantization")):
+        path = tmp_path / "out" / name
+        said = json.loads(path.read_text())
+        said[key] = {k: v for k, v in said[key].items() if k not in ("ignore", "exclude_modules")}
+        path.write_text(json.dumps(said))
+    found = {item.what for item in verify_checkpoint(tmp_path / "out").items if item.severity == "error"}
+    assert {name.partition(".experts")[0] for name in found} == {
+        f"model.language_model.layers.{layer}.mlp" for layer in range(2)
+    }
 
 
 def test_it_has_to_be_in_memory_as_a_whole(stacked):

@@ -614,6 +614,24 @@ FAULTS: tuple[Fault, ...] = (
         (Guard(cache, f"{TENSOR}[cache scales by ModelOpt's names]"),),
         (f"{FORMATS}test_tensors_of_modelopt_by_hand",),
     ),
+    Fault(
+        "B-shared",
+        "vLLM 0.32, own finding",
+        "experts in bf16 taken for what their shared expert is",
+        (
+            Guard(
+                "ocrquant.checkpoint.modelopt:_kept_experts",
+                "tests/checkpoint/test_modelopt.py::"
+                "test_experts_that_stay_beside_a_shared_one_that_does_not_are_excluded",
+                "none of them",
+            ),
+            Guard(
+                "ocrquant.verify.servers:_of_experts",
+                "tests/families/test_stacked_experts.py::"
+                "test_experts_that_a_server_takes_for_their_shared_expert_are_found",
+            ),
+        ),
+    ),
     # Files
     Fault("B73", "llm-compressor 1305", "preprocessor_config.json is missing", (copies, files)),
     Fault(
@@ -723,6 +741,7 @@ B50 B51 B52 B53 B54 B55 B56 B59 B-mllm
 B60 B61 B62 B63 B64 B-strata
 B65 B66 B67
 B68 B69 B70 B71
+B-shared
 B73 B74 B75 B77 B79 B81 B82 B83 B84 B85
 """
 """Every report of the list, a line a section."""
