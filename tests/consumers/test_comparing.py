@@ -10,11 +10,15 @@ import torch
 
 from ocrquant.adapters import load_model
 from ocrquant.checkpoint import StoredCheckpoint
+from ocrquant.formats import fp8
+from ocrquant.formats.weights import FP8Weight
 from ocrquant.simulate import SimulatedLinear, apply_plan, simulated_output
 from tests.consumers.comparing import (
+    EXPERTS_ERROR,
     Comparison,
     answer_in_words,
     compare,
+    experts_output,
     faults,
     linear_errors,
     mean_kl,
@@ -124,6 +128,50 @@ def test_fused_modules_are_taken_apart(folders):
     assert min(linear_errors(swapped, "text", {name: ours[name] for name in names}).values()) > 0.5
 
 
+PREFIX = "layers.0.mlp.experts"
+
+
+def three_experts():
+    """FP8 experts [6 inner, 32 hidden] by place, a batch of four tokens, and where each is sent."""
+    generator = torch.Generator().manual_seed(0)
+
+    def linear(rows, columns):
+        weight = torch.randn(rows, columns, generator=generator)
+        scale = fp8.weight_decode_scale(weight, "channel")
+        return SimulatedLinear.of(FP8Weight(codes=fp8.encode(weight, scale), decode_scale=scale))
+
+    shapes = {"gate_proj": (16, 32), "up_proj": (16, 32), "down_proj": (32, 16)}
+    ours = {f"{PREFIX}.{i}.{part}": linear(*shape) for i in range(3) for part, shape in shapes.items()}
+    x = torch.randn(4, 32, generator=generator).bfloat16()
+    ids = torch.tensor([[0, 2], [2, 0], [1, 2], [0, 1]])
+    return ours, x, torch.rand(4, 2, generator=generator), ids
+
+
+def test_experts_by_hand():
+    ours, x, weights, ids = three_experts()
+    found = experts_output(x, weights, ids, ours, PREFIX)
+    for token in range(4):
+        wanted = torch.zeros(32)
+        for expert, weight in zip(ids[token].tolist(), weights[token], strict=True):
+            gate, up, down = (ours[f"{PREFIX}.{expert}.{part}_proj"] for part in ("gate", "up", "down"))
+            row = x[token : token + 1].float()
+            inner = torch.nn.functional.silu(simulated_output(row, gate)) * simulated_output(row, up)
+            wanted += weight * simulated_output(inner, down)[0]
+        assert (found[token] - wanted).norm() / wanted.norm() < EXPERTS_ERROR
+
+
+def test_experts_that_differ_are_seen():
+    ours, x, weights, ids = three_experts()
+    module = f"text.experts.language_model.model.{PREFIX}.routed_experts"
+    y = experts_output(x, weights, ids, ours, PREFIX)
+    read = {f"{module}.x": x, f"{module}.y": y, f"{module}.weights": weights, f"{module}.ids": ids}
+    assert linear_errors(read, "text", ours) == dict.fromkeys(ours, 0.0)
+    exchanged = {**read, f"{module}.ids": ids.flip(1)}
+    assert min(linear_errors(exchanged, "text", ours).values()) > EXPERTS_ERROR
+    assert linear_errors({}, "text", ours) == dict.fromkeys(ours, math.inf)
+    assert linear_errors(read, "text", {}) == {PREFIX: math.inf}
+
+
 def test_names_of_other_programs():
     assert place("language_model.model.layers.3.self_attn.qkv_proj") == "layers.3.self_attn.qkv_proj"
     assert place("visual.vision_model.encoder.layers.0.mlp.fc1").startswith("visual")
@@ -171,6 +219,7 @@ SOUND = Comparison(
         ({"same_ids": False}, "tokens"),
         ({"answer": "other at 3"}, "answer"),
         ({"worst_linear": ("lm_head", 0.04)}, "linear"),
+        ({"worst_linear": ("layers.0.mlp.experts.0.up_proj", 0.1)}, "linear"),
         ({"worst_linear": ("lm_head", float("nan"))}, "linear"),
     ],
 )
