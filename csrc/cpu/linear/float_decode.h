@@ -15,9 +15,11 @@ inline int64_t panel_bytes(LinearKind kind, int64_t columns) {
 
 #if defined(OCRQUANT_WITH_AVX512)
 
-// Of 64 codes even bytes become the pairs of columns 0 and 1, odd ones those of columns 2 and 3. By lookup, for codes of any value.
-__attribute__((noinline, cold)) inline void fp8_by_table(const uint8_t* codes, int64_t count, Unit* w) {
-    const E4m3Table& table = e4m3_table();
+// Of 64 codes even bytes become the pairs of columns 0 and 1, odd ones those of columns 2 and 3; in 2**-DOWN of their values. By
+// lookup, for codes of any value.
+template <int DOWN>
+__attribute__((noinline, cold)) void fp8_by_table(const uint8_t* codes, int64_t count, Unit* w) {
+    const E4m3Table& table = e4m3_table<-DOWN>();
     const __m512i high0 = _mm512_load_si512(table.high), high1 = _mm512_load_si512(table.high + 64);
     const __m512i low0 = _mm512_load_si512(table.low), low1 = _mm512_load_si512(table.low + 64);
     const __m512i sign = _mm512_set1_epi8(char(0x80)), upper = _mm512_set1_epi16(short(0xff00));
@@ -30,26 +32,40 @@ __attribute__((noinline, cold)) inline void fp8_by_table(const uint8_t* codes, i
     }
 }
 
-// The same for codes that are neither zero nor subnormal: bits moved into place, and the exponent raised from E4M3's bias to that of
-// bf16. A NaN becomes 480; the scale of its channel is NaN.
+// From the exponent's bias of E4M3 to that of bf16 are 120 binades. 112 of them are bits that four bits of exponent leave clear,
+// which the instruction that clears the others sets as well; the sum that moves it all the way is one more.
+constexpr int FEWER_BINADES = 8;
+
+// The same for codes that are neither zero nor subnormal: bits moved into place, and the exponent raised. A NaN becomes 480; the
+// scale of its channel is NaN.
+template <int DOWN>
 inline void fp8_by_shifts(const uint8_t* codes, int64_t count, Unit* w) {
-    const __m512i bits = _mm512_set1_epi16(short(0x87f0)), bias = _mm512_set1_epi16(120 << 7);
+    const __m512i bits = _mm512_set1_epi16(short(0x87f0)), raised = _mm512_set1_epi16((120 - FEWER_BINADES) << 7);
     for (int64_t i = 0; i < count; ++i, w += 2 * PANEL) {
         const __m512i v = _mm512_loadu_si512(codes + 64 * i);
-        const __m512i even = _mm512_srai_epi16(_mm512_slli_epi16(v, 8), 4), odd = _mm512_srai_epi16(v, 4);
-        _mm512_store_si512(w, _mm512_add_epi16(_mm512_and_si512(even, bits), bias));
-        _mm512_store_si512(w + PANEL, _mm512_add_epi16(_mm512_and_si512(odd, bits), bias));
+        __m512i even = _mm512_srai_epi16(_mm512_slli_epi16(v, 8), 4), odd = _mm512_srai_epi16(v, 4);
+        even = _mm512_ternarylogic_epi32(even, bits, raised, 0xea);  // (even & bits) | raised
+        odd = _mm512_ternarylogic_epi32(odd, bits, raised, 0xea);
+        if (DOWN == 0) {
+            even = _mm512_add_epi16(even, _mm512_set1_epi16(FEWER_BINADES << 7));
+            odd = _mm512_add_epi16(odd, _mm512_set1_epi16(FEWER_BINADES << 7));
+        }
+        _mm512_store_si512(w, even);
+        _mm512_store_si512(w + PANEL, odd);
     }
 }
 
 // 32 columns at a time: where a channel's largest weight is 448, one code in some thousands is zero or subnormal.
+template <int DOWN = 0>
 inline void decode_fp8(const uint8_t* codes, int64_t columns, Unit* w) {
+    static_assert(DOWN == 0 || DOWN == FEWER_BINADES, "one of the two that are cheap");
     constexpr int64_t AT_ONCE = 8;
     for (int64_t left = columns / COLUMNS; left > 0; left -= AT_ONCE, codes += 64 * AT_ONCE, w += 2 * PANEL * AT_ONCE) {
         const int64_t count = smaller(left, AT_ONCE);
-        __mmask64 small = 0;
-        for (int64_t i = 0; i < count; ++i) small |= _mm512_testn_epi8_mask(_mm512_loadu_si512(codes + 64 * i), _mm512_set1_epi8(0x78));
-        __builtin_expect(small != 0, 0) ? fp8_by_table(codes, count, w) : fp8_by_shifts(codes, count, w);
+        // One chain of masks: joined afterwards, they would go through the port that shifts.
+        __mmask64 normal = ~__mmask64(0);
+        for (int64_t i = 0; i < count; ++i) normal = _mm512_mask_test_epi8_mask(normal, _mm512_loadu_si512(codes + 64 * i), _mm512_set1_epi8(0x78));
+        __builtin_expect(~normal != 0, 0) ? fp8_by_table<DOWN>(codes, count, w) : fp8_by_shifts<DOWN>(codes, count, w);
     }
 }
 

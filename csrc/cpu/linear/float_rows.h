@@ -36,16 +36,24 @@ inline float from_e4m3(uint8_t code) {
 
 using Element = uint16_t;
 
-// bf16 bits of every non-negative E4M3 code, high and low bytes apart.
+// Codes in rows enter times 2**CODES_UP: with AMX an E4M3 weight is read in 2**-8 of its value, see fp8_by_shifts.
+#if defined(OCRQUANT_WITH_AMX)
+constexpr int CODES_UP = 8;
+#else
+constexpr int CODES_UP = 0;
+#endif
+
+// bf16 bits of every non-negative E4M3 code times 2**UP, high and low bytes apart.
 struct E4m3Table {
     alignas(64) uint8_t high[128];
     alignas(64) uint8_t low[128];
 };
-inline const E4m3Table& e4m3_table() {
+template <int UP>
+const E4m3Table& e4m3_table() {
     static const E4m3Table table = [] {
         E4m3Table t;
         for (int code = 0; code < 128; ++code) {
-            const uint32_t bits = bits_from_float(from_e4m3(uint8_t(code)));
+            const uint32_t bits = bits_from_float(from_e4m3(uint8_t(code)) * power_of_two(UP));
             t.high[code] = uint8_t(bits >> 24);
             t.low[code] = uint8_t(bits >> 16);
         }
@@ -54,7 +62,8 @@ inline const E4m3Table& e4m3_table() {
     return table;
 }
 
-// Some columns of a row in bf16: as they are, or from E4M3 codes. Their one factor is 1. One code after another, each a product of
+// Some columns of a row in bf16: as they are, or from E4M3 codes. Their one
+// factor is 1. One code after another, each a product of
 // its own, 16 rows of 512 columns took 19 us, more than their product with [192, 512] (Xeon family 6 model 207, 2026-11-30).
 inline __mmask32 columns_left(int64_t count) { return count < 32 ? (__mmask32(1) << count) - 1 : ~__mmask32(0); }
 inline void convert(const uint16_t* from, int64_t count, float, uint16_t* to) {
@@ -63,18 +72,21 @@ inline void convert(const uint16_t* from, int64_t count, float, uint16_t* to) {
         _mm512_mask_storeu_epi16(to + k, some, _mm512_maskz_loadu_epi16(some, from + k));
     }
 }
-inline void convert(const uint8_t* codes, int64_t count, float, uint16_t* to) {
-    const E4m3Table& table = e4m3_table();
+inline __m512i codes_in_bf16(const E4m3Table& table, const uint8_t* codes, __mmask32 some) {
     const __m512i high0 = _mm512_load_si512(table.high), high1 = _mm512_load_si512(table.high + 64);
     const __m512i low0 = _mm512_load_si512(table.low), low1 = _mm512_load_si512(table.low + 64);
+    // A code in the lower byte of each word: lookups read seven bits of every byte and give zero for the upper one.
+    const __m512i v = _mm512_cvtepu8_epi16(_mm256_maskz_loadu_epi8(some, codes));
+    const __m512i sign = _mm512_slli_epi16(_mm512_and_si512(v, _mm512_set1_epi16(0x80)), 8);
+    const __m512i high = _mm512_slli_epi16(_mm512_permutex2var_epi8(high0, v, high1), 8);
+    const __m512i low = _mm512_permutex2var_epi8(low0, v, low1);
+    return _mm512_or_si512(_mm512_or_si512(high, low), sign);
+}
+inline void convert(const uint8_t* codes, int64_t count, float, uint16_t* to) {
+    const E4m3Table& table = e4m3_table<CODES_UP>();
     for (int64_t k = 0; k < count; k += 32) {
         const __mmask32 some = columns_left(count - k);
-        // A code in the lower byte of each word: lookups read seven bits of every byte and give zero for the upper one.
-        const __m512i v = _mm512_cvtepu8_epi16(_mm256_maskz_loadu_epi8(some, codes + k));
-        const __m512i sign = _mm512_slli_epi16(_mm512_and_si512(v, _mm512_set1_epi16(0x80)), 8);
-        const __m512i high = _mm512_slli_epi16(_mm512_permutex2var_epi8(high0, v, high1), 8);
-        const __m512i low = _mm512_permutex2var_epi8(low0, v, low1);
-        _mm512_mask_storeu_epi16(to + k, some, _mm512_or_si512(_mm512_or_si512(high, low), sign));
+        _mm512_mask_storeu_epi16(to + k, some, codes_in_bf16(table, codes + k, some));
     }
 }
 

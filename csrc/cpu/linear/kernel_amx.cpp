@@ -2,6 +2,7 @@
 #if defined(OCRQUANT_WITH_AMX)
 
 #include "linear/amx_decode.h"
+#include "linear/amx_finish.h"
 #include "linear/amx_rows.h"
 
 namespace ocrquant::OCRQUANT_ISA {
@@ -13,6 +14,10 @@ constexpr int64_t PREPARED = 2 * ROW_BLOCK;  // rows prepared at once
 constexpr int64_t MOST_PANELS = 16;          // panels of a task: their sums stay in the second-level cache
 constexpr int64_t TOGETHER = 4;              // panels that share a tile of rows
 constexpr int64_t STEPS = CHUNK / TILE_COLUMNS;
+// Bytes from a panel's decoded tiles to the next one's, where all steps of a chunk are kept and where two are. Were they a multiple
+// of 4096, a tile would wait for the stores of other panels' tiles, with which it shares the lower bits of its address: 16 rows of
+// NVFP4 then took 30 ns a tile instead of 20 (Xeon family 6 model 207, 2026-11-30).
+constexpr int64_t MOST_DECODED = (STEPS + 2) * TILE_BYTES, FEW_DECODED = 2 * TILE_BYTES;
 constexpr int64_t WIDE = 4;                  // rows of a tile from which on NVFP4 is decoded before it is multiplied
 
 enum Slot { rows_slot = 0, factors_slot = 1, sums_slot = 2, weights_slot = 3 };
@@ -25,20 +30,23 @@ struct Job {
     int64_t rows;          // prepared, with those of zeros
     const uint8_t* x;      // [steps][rows] of LINE bytes, in tiles
     int64_t x_step, x_row; // bytes from 32 columns to the next ones, and from row to row of a tile
-    const float* factors;  // [rows]
-    float alpha;
+    const float* factors;  // [rows], see Sums
+    float alpha;           // what the outputs' scales are multiplied by
 };
 
 // Some steps of some panels: tile of rows, panels as they lie, their decoded tiles, sums.
 struct Place {
+    const ProductTable* table;
     const uint8_t* x;
     int64_t x_step, x_stride;
     const uint8_t* w;
     int64_t w_panel, w_step, ahead;
-    uint8_t* decoded;      // [TOGETHER][STEPS] tiles
+    uint8_t* decoded;      // tiles of some steps of each panel
+    int64_t decoded_panel;
     const uint8_t* tiles;  // what is multiplied: those, or bf16 panels as they lie
     int64_t tiles_panel;
     int64_t last_slot;  // decoded steps that are kept, minus 1: two where no other tile of rows needs them, to be gentle on the cache
+    bool begins;        // sums at zero
     int64_t steps;
     bool interleaves;      // decoding with multiplying
     float* c;
@@ -48,8 +56,8 @@ struct Place {
 template <Source SOURCE>
 inline void decode(const Place& place, int64_t p, int64_t step) {
     if (SOURCE != Source::again)
-        decode_step<SOURCE>(place.w + p * place.w_panel + step * place.w_step, place.ahead,
-                            place.decoded + (p * STEPS + (step & place.last_slot)) * TILE_BYTES);
+        decode_step<SOURCE>(*place.table, place.w + p * place.w_panel + step * place.w_step, place.ahead,
+                            place.decoded + p * place.decoded_panel + (step & place.last_slot) * TILE_BYTES);
 }
 
 template <bool IS_LEFT, int INDEX>
@@ -69,25 +77,30 @@ inline void multiply(const Place& place, int64_t step, bool decodes) {
     if constexpr (INDEX + 1 < PANELS) multiply<SOURCE, IS_LEFT, PANELS, INDEX + 1>(place, step, decodes);
 }
 
+template <int PANELS, int INDEX = 0>
+inline void begin_sums(const Place& place) {
+    place.begins ? zero_tile<sum_tile + INDEX>() : load_tile<sum_tile + INDEX>(place.c + INDEX * place.c_panel, place.c_stride);
+    if constexpr (INDEX + 1 < PANELS) begin_sums<PANELS, INDEX + 1>(place);
+}
+template <int PANELS, int INDEX = 0>
+inline void store_sums(const Place& place) {
+    store_tile<sum_tile + INDEX>(place.c + INDEX * place.c_panel, place.c_stride);
+    if constexpr (INDEX + 1 < PANELS) store_sums<PANELS, INDEX + 1>(place);
+}
+
 template <Source SOURCE, bool IS_LEFT, int PANELS>
 void tile(const Place& place) {
     const auto decode_all = [&](int64_t step) {
         for (int64_t p = 0; p < PANELS; ++p) decode<SOURCE>(place, p, step);
     };
-    load_tile<sum_tile>(place.c, place.c_stride);
-    if constexpr (PANELS > 1) load_tile<sum_tile + 1>(place.c + place.c_panel, place.c_stride);
-    if constexpr (PANELS > 2) load_tile<sum_tile + 2>(place.c + 2 * place.c_panel, place.c_stride);
-    if constexpr (PANELS > 3) load_tile<sum_tile + 3>(place.c + 3 * place.c_panel, place.c_stride);
+    begin_sums<PANELS>(place);
     decode_all(0);
     for (int64_t step = 0; step < place.steps - 1; ++step) {
         if (!place.interleaves) decode_all(step + 1);
         multiply<SOURCE, IS_LEFT, PANELS>(place, step, place.interleaves);
     }
     multiply<SOURCE, IS_LEFT, PANELS>(place, place.steps - 1, false);
-    store_tile<sum_tile>(place.c, place.c_stride);
-    if constexpr (PANELS > 1) store_tile<sum_tile + 1>(place.c + place.c_panel, place.c_stride);
-    if constexpr (PANELS > 2) store_tile<sum_tile + 2>(place.c + 2 * place.c_panel, place.c_stride);
-    if constexpr (PANELS > 3) store_tile<sum_tile + 3>(place.c + 3 * place.c_panel, place.c_stride);
+    store_sums<PANELS>(place);
 }
 
 template <Source SOURCE, bool IS_LEFT>
@@ -103,6 +116,7 @@ void any_panels(const Place& place, int64_t panels) {
 void tile_of_rows(const Place& place, Source source, bool is_left, int64_t panels) {
     switch (source) {
         case Source::fp8: return any_panels<Source::fp8, false>(place, panels);
+        case Source::fp8_plain: return any_panels<Source::fp8_plain, false>(place, panels);
         case Source::nvfp4: return any_panels<Source::nvfp4, true>(place, panels);
         case Source::bf16: return any_panels<Source::bf16, false>(place, panels);
         case Source::again:
@@ -119,12 +133,22 @@ void all_rows(Place place, Source first, bool is_left, const RowTiles& tiles, in
     }
 }
 
-// One chunk of columns, from `k` on, of at most TOGETHER panels, which begin at `w`.
-void chunk(const Job& job, const uint8_t* x, const uint8_t* w, const RowTiles& tiles, int64_t k, int64_t panels, float* c) {
+Source source_of(const LinearArgs& args) {
+    switch (args.kind) {
+        case LinearKind::bf16: return Source::bf16;
+        case LinearKind::fp8: return Source::fp8;
+        case LinearKind::fp8_plain: return Source::fp8_plain;
+        default: return Source::nvfp4;
+    }
+}
+
+// Columns `k` to `k` + columns of at most TOGETHER panels, which begin at `w`.
+void chunk(const Job& job, const uint8_t* x, const uint8_t* w, const RowTiles& tiles, int64_t k, int64_t columns, int64_t panels, float* c) {
     const LinearArgs& args = job.args;
-    const bool is_left = args.tiles;
-    const int64_t columns = smaller(CHUNK, job.columns - k), full = columns / TILE_COLUMNS, rest = columns % TILE_COLUMNS;
+    const bool is_left = args.tiles, is_bf16 = args.kind == LinearKind::bf16;
+    const int64_t full = columns / TILE_COLUMNS, rest = columns % TILE_COLUMNS;
     Place place;
+    place.table = &product_table();
     place.x = x + k / TILE_COLUMNS * job.x_step;
     place.x_step = job.x_step;
     place.x_stride = is_left ? tiles.height * 4 : job.x_row;
@@ -133,24 +157,26 @@ void chunk(const Job& job, const uint8_t* x, const uint8_t* w, const RowTiles& t
     place.w_panel = job.panel_bytes;
     place.w_step = panel_bytes(args, TILE_COLUMNS);
     place.ahead = job.panel_bytes <= SHORT ? TOGETHER * job.panel_bytes : AHEAD;
-    place.decoded = static_cast<uint8_t*>(scratch(weights_slot, TOGETHER * STEPS * TILE_BYTES));
-    const bool is_bf16 = args.kind == LinearKind::bf16;
+    place.decoded = static_cast<uint8_t*>(scratch(weights_slot, TOGETHER * MOST_DECODED));
+    place.decoded_panel = tiles.count > 1 ? MOST_DECODED : FEW_DECODED;
     place.tiles = is_bf16 ? place.w : place.decoded;
-    place.tiles_panel = is_bf16 ? place.w_panel : STEPS * TILE_BYTES;
-    place.last_slot = is_bf16 || tiles.count > 1 ? STEPS - 1 : 1;
+    place.tiles_panel = is_bf16 ? place.w_panel : place.decoded_panel;
+    place.last_slot = is_bf16 ? ~int64_t(0) : tiles.count > 1 ? STEPS - 1 : 1;
+    place.begins = k == 0;
     place.steps = full;
     // Measured at 1, 4, 8 and 16 rows: wide tiles of NVFP4's rows wait for the stores of the decoder.
     place.interleaves = !is_left || tiles.height < WIDE;
     place.c = c;
-    place.c_panel = tiles.rows() * PANEL;
-    const Source source = is_left ? Source::nvfp4 : is_bf16 ? Source::bf16 : Source::fp8;
+    place.c_panel = tiles.panel_sums();
+    const Source source = source_of(args);
     if (full > 0) all_rows(place, source, is_left, tiles, panels);
     if (rest == 0) return;
     for (int64_t p = 0; p < panels; ++p)
-        decode_last(args, place.w + p * place.w_panel + full * place.w_step, rest, place.decoded + p * STEPS * TILE_BYTES);
+        decode_last(args, place.w + p * place.w_panel + full * place.w_step, rest, place.decoded + p * place.decoded_panel);
     place.x += full * place.x_step;
     place.tiles = place.decoded;
-    place.tiles_panel = STEPS * TILE_BYTES;
+    place.tiles_panel = place.decoded_panel;
+    place.begins &= full == 0;
     place.steps = 1;
     all_rows(place, Source::again, is_left, tiles, panels);
 }
@@ -164,55 +190,48 @@ TileSettings settings_of(bool is_left, const RowTiles& tiles) {
     return settings;
 }
 
-// A tile [16][height] of NVFP4's sums, row by row.
-void finish_turned(const Job& job, int64_t height, const float* sums, int64_t begin, int64_t rows, int64_t panel) {
-    __m512 line[PANEL];
-    const __mmask16 some = __mmask16((1u << height) - 1);
-#pragma GCC unroll 16
-    for (int64_t o = 0; o < PANEL; ++o) line[o] = _mm512_maskz_loadu_ps(some, sums + o * height);
-    turn_over(line);
-    for (int64_t r = 0; r < rows; ++r) finish(job.args, line[r], job.first_row + begin + r, panel, 1.0f, job.alpha);
+// Scales, biases and writes some panels of a block of rows.
+void finish_group(const Job& job, const RowTiles& tiles, const Sums& sums, int64_t panel, int64_t panels) {
+    const LinearArgs& args = job.args;
+    if (args.tiles && tiles.height > 1)
+        for (int64_t p = 0; p < panels; ++p)
+            for (int64_t t = 0; t < tiles.count; ++t) turn_tile(sums.first + p * sums.panel + t * tiles.height * PANEL, tiles.height);
+    const bool is_scaled = args.kind != LinearKind::bf16, is_biased = args.bias_type != Float::none;
+    const auto finish = is_scaled ? is_biased ? finish_panels<true, true> : finish_panels<true, false>
+                                  : is_biased ? finish_panels<false, true> : finish_panels<false, false>;
+    finish(args, sums, panel, panels, job.alpha);
 }
 
-// Sums of a panel are tiles: [height][16], or with NVFP4 [16][height], which is the same for one row.
-void finish_panel(const Job& job, const RowTiles& tiles, const float* sums, int64_t begin, int64_t rows, int64_t panel) {
-    if (job.args.tiles && tiles.height > 1) {
-        for (int64_t r = 0; r < rows; r += tiles.height)
-            finish_turned(job, tiles.height, sums + r * PANEL, begin + r, smaller(tiles.height, rows - r), panel);
-    } else {
-        for (int64_t r = 0; r < rows; ++r)
-            finish(job.args, sums + r * PANEL, job.first_row + begin + r, panel, job.factors[begin + r], job.alpha);
-    }
-}
-
-// Rows begin .. begin + rows of the prepared ones times some panels, all columns.
+// Rows begin .. begin + rows of the prepared ones times some panels, all columns. Sums of one tile of rows stay in tiles over all
+// columns; of more, the rows' chunk stays in the second-level cache. Panels are finished while the next ones are multiplied.
 void run_task(const Job& job, int64_t begin, int64_t rows, int64_t first_panel, int64_t panels) {
     const ExactSubnormals guard;
     const RowTiles tiles(rows);
-    const int64_t panel_sums = tiles.rows() * PANEL;
-    float* const sums = static_cast<float*>(scratch(sums_slot, panels * panel_sums * int64_t(sizeof(float))));
-    std::memset(sums, 0, size_t(panels * panel_sums) * sizeof(float));
-    const auto some = [&](int64_t k, int64_t p) {
-        const uint8_t* const w = job.args.weight + (first_panel + p) * job.panel_bytes;
-        chunk(job, job.x + begin * LINE, w, tiles, k, smaller(TOGETHER, panels - p), sums + p * panel_sums);
+    const int64_t step = tiles.count == 1 ? job.columns : CHUNK, panel_sums = tiles.panel_sums();
+    const int64_t kept = step < job.columns ? panels : 2 * TOGETHER;
+    float* const sums = static_cast<float*>(scratch(sums_slot, kept * panel_sums * int64_t(sizeof(float))));
+    const auto finish = [&](int64_t p) {
+        const Sums group{sums + p % kept * panel_sums, panel_sums, rows, job.first_row + begin, job.factors + begin};
+        finish_group(job, tiles, group, first_panel + p, smaller(TOGETHER, panels - p));
     };
-    {
-        const Tiles in_use(settings_of(job.args.tiles, tiles));
-        if (tiles.count == 1) {  // a few streams over the weights
-            for (int64_t p = 0; p < panels; p += TOGETHER)
-                for (int64_t k = 0; k < job.columns; k += CHUNK) some(k, p);
-        } else {  // the rows' chunk stays in the second-level cache
-            for (int64_t k = 0; k < job.columns; k += CHUNK)
-                for (int64_t p = 0; p < panels; p += TOGETHER) some(k, p);
+    const Tiles in_use(settings_of(job.args.tiles, tiles));
+    for (int64_t k = 0; k < job.columns; k += step) {
+        for (int64_t p = 0; p < panels; p += TOGETHER) {
+            const uint8_t* const w = job.args.weight + (first_panel + p) * job.panel_bytes;
+            chunk(job, job.x + begin * LINE, w, tiles, k, smaller(step, job.columns - k), smaller(TOGETHER, panels - p),
+                  sums + p % kept * panel_sums);
+            if (k + step >= job.columns && p > 0) finish(p - TOGETHER);
         }
     }
-    for (int64_t p = 0; p < panels; ++p) finish_panel(job, tiles, sums + p * panel_sums, begin, rows, first_panel + p);
+    finish((panels - 1) / TOGETHER * TOGETHER);
 }
 
 // All panels of the prepared rows.
 void run_tasks(const Job& job, int64_t rows, bool serial) {
     const int64_t panels = ceil_div(job.args.out_features, PANEL), row_blocks = ceil_div(rows, ROW_BLOCK);
-    const int64_t together = panels_of_task(panels, job.panel_bytes, row_blocks, TOGETHER, MOST_PANELS);
+    // A task sets the tiles anew, which takes 0.1 us: on one thread there is no need of many, where sums need not be kept.
+    const bool is_one = (serial || num_threads() == 1) && (rows <= TILE_ROWS || job.columns <= CHUNK);
+    const int64_t together = is_one ? panels : panels_of_task(panels, job.panel_bytes, row_blocks, TOGETHER, MOST_PANELS);
     const int64_t groups = ceil_div(panels, together);
     parallel_for(row_blocks * groups, serial, [&](int64_t task) {
         const int64_t begin = task / groups * ROW_BLOCK, panel = task % groups * together;
@@ -222,30 +241,25 @@ void run_tasks(const Job& job, int64_t rows, bool serial) {
 
 // The rows of a piece, whose last block begins at `last`, to `x`; of blocks before it all tiles are full.
 void prepare(const LinearArgs& args, int64_t first_row, int64_t rows, int64_t last, uint8_t* x, int64_t step, float* factors, bool serial) {
-    if (args.tiles) {
-        const RowTiles last_tiles(rows - last);
-        const int64_t full = last / TILE_ROWS;
-        parallel_for(full + last_tiles.count, serial, [&](int64_t t) {
-            const ExactSubnormals guard;
-            const int64_t height = t < full ? TILE_ROWS : last_tiles.height, begin = t < full ? t * TILE_ROWS : last + (t - full) * height;
-            const int64_t count = smaller(height, rows - begin);
-            prepare_pairs(args, first_row + begin, count, x + begin * LINE, step, height);
-            for (int64_t r = 0; r < count; ++r) factors[begin + r] = 1.0f;
-        });
-        return;
-    }
-    parallel_for(rows, serial, [&](int64_t r) {
+    const RowTiles last_tiles(rows - last);
+    const int64_t full = last / TILE_ROWS;
+    const ProductTable& table = product_table();
+    parallel_for(full + last_tiles.count, serial, [&](int64_t t) {
         const ExactSubnormals guard;
-        uint16_t* const to = reinterpret_cast<uint16_t*>(x + r * LINE);
-        factors[r] = prepare_row<TILE_COLUMNS, TILE_COLUMNS>(args, first_row + r, to, step / 2);
+        const int64_t height = t < full ? TILE_ROWS : last_tiles.height, begin = t < full ? t * TILE_ROWS : last + (t - full) * height;
+        const int64_t count = smaller(height, rows - begin);
+        args.tiles ? prepare_pairs(table, args, first_row + begin, count, x + begin * LINE, step, height)
+                   : prepare_tiles(args, first_row + begin, count, x + begin * LINE, step, height);
     });
+    const float* const scales = args.kind == LinearKind::fp8 ? reinterpret_cast<const float*>(args.x_scale) + first_row : nullptr;
+    for (int64_t r = 0; r < rows; ++r) factors[r] = scales ? scales[r] : 1.0f;
 }
 
 void run_rows(const LinearArgs& args, int64_t first_row, int64_t rows, bool serial) {
     const int64_t columns = ceil_div(args.in_features, COLUMNS) * COLUMNS, steps = ceil_div(columns, TILE_COLUMNS);
     const int64_t last = (rows - 1) / ROW_BLOCK * ROW_BLOCK;
     const RowTiles last_tiles(rows - last);
-    const int64_t padded = last + last_tiles.rows(), step_bytes = padded * LINE;
+    const int64_t padded = last + last_tiles.rows(), step_bytes = padded * LINE + (padded % 64 == 0 ? LINE : 0);
     if (lie_in_tiles(args)) {
         const float factors[TILE_ROWS] = {};  // of no use to bf16
         const Job job{args, columns, panel_bytes(args, columns), 0, rows, args.x, LINE, columns * 2, factors, 1.0f};
@@ -253,8 +267,6 @@ void run_rows(const LinearArgs& args, int64_t first_row, int64_t rows, bool seri
     }
     uint8_t* const x = static_cast<uint8_t*>(scratch(rows_slot, steps * step_bytes));
     float* const factors = static_cast<float*>(scratch(factors_slot, rows * int64_t(sizeof(float))));
-    for (int64_t step = 0; step < steps && rows < padded && !args.tiles; ++step)
-        std::memset(x + step * step_bytes + last * LINE, 0, size_t((padded - last) * LINE));
     prepare(args, first_row, rows, last, x, step_bytes, factors, serial || rows * columns < (1 << 16));
     const float alpha = args.kind == LinearKind::nvfp4 ? 1.0f / args.encode_scale[0] : 1.0f;
     run_tasks(Job{args, columns, panel_bytes(args, columns), first_row, padded, x, step_bytes, LINE, factors, alpha}, rows, serial);
