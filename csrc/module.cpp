@@ -29,6 +29,13 @@ NB_MODULE(_native, m) {
     nb::class_<Program>(m, "Program")
         .def(nb::init<>())
         .def("run", &Program::run, release_gil())
+        .def(
+            "run_share",
+            [](const Program& program, int64_t rows, int64_t of_rows, int64_t segments) {
+                program.run_share({rows, of_rows, segments});
+            },
+            release_gil())
+        .def("whole_only", &Program::whole_only)
         .def("timed_run", &Program::timed_run, release_gil())
         .def("names", &Program::names);
     m.def("record", [](Program* program) { recording() = program; }, nb::arg("program").none());

@@ -1,7 +1,8 @@
 """Programs: the native calls of a whole step, recorded once and replayed by one call.
 
-What a captured graph is to a GPU. The addresses and sizes of a program are fixed; what the addresses hold may
-change between runs. Only native ops are recorded: a reference op inside a capture is refused.
+What a captured graph is to a GPU. The addresses of a program are fixed; what they hold may change between
+runs, and a run may take fewer rows than were recorded. Only native ops are recorded: a reference op inside a
+capture is refused.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ocrquant.errors import DeviceError
+from ocrquant.errors import DeviceError, ShapeError
 from ocrquant.kernels.extension import extension, missing_reason
 from ocrquant.kernels.selection import note_references
 
@@ -44,6 +45,28 @@ class Program:
     def run(self) -> None:
         """Runs all calls in order; other Python threads go on meanwhile."""
         self._native.run()
+
+    def run_share(self, rows: int, of_rows: int, segments: int) -> None:
+        """Runs all calls on the first rows of their memory.
+
+        For programs of ops that go row by row or by whole segments of rows: each call takes the same fraction
+        of the rows that it was recorded with, and attention inside segments so many of them.
+
+        Args:
+            rows: To take; a call over a fraction of the rows must come out whole.
+            of_rows: That were recorded.
+            segments: To take.
+
+        Raises:
+            ShapeError: More rows than were recorded, or an op that does not go row by row.
+        """
+        if op := self._native.whole_only():
+            fix = "run the program as it was recorded"
+            raise ShapeError(f"share of op {op}", expected="ops that go row by row", given=op, fix=fix)
+        if not 0 <= rows <= of_rows or of_rows < 1:
+            fix = "record a program of more rows"
+            raise ShapeError("rows of a run", expected=f"0 to {of_rows}", given=rows, fix=fix)
+        self._native.run_share(rows, of_rows, segments)
 
     def timed_run(self) -> list[tuple[str, float]]:
         """Runs all calls and returns name and seconds of each."""

@@ -1,8 +1,8 @@
 """What both towers share: a pre-norm transformer over packed patches, each frame attending to itself only.
 
 Knows patch embedding, learned positions, blocks of attention and MLP, and the two linears behind them that
-make tokens. Does not know names of tensors, nor where patches of a token lie; runs eagerly and allocates its
-scratch.
+make tokens. Does not know names of tensors, nor where patches of a token lie. Computes in memory that it is
+given, so that a pass may be recorded.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Tensor
 
+from ocrquant.kernels.add import add
+from ocrquant.kernels.embed import embed
 from ocrquant.kernels.gelu import gelu
 from ocrquant.kernels.layer_norm import layer_norm
 from ocrquant.kernels.linear import linear, pack
@@ -22,7 +23,7 @@ from ocrquant.kernels.packed_attention import packed_attention
 from ocrquant.kernels.vision_rope import vision_rope
 from ocrquant.models.vision.tables import BatchTables
 
-__all__ = ["Affine", "Block", "Encoder", "GeluForm", "Merger", "Norm"]
+__all__ = ["Affine", "Block", "Encoder", "GeluForm", "Merger", "Norm", "Scratch"]
 
 GeluForm = Literal["tanh", "erf"]
 
@@ -73,10 +74,8 @@ class Affine:
         """Bytes of weight and bias."""
         return self.weight.nbytes + self.bias.nbytes
 
-    def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor:
-        """Rows [R, in] to [R, out]; made where ``out`` is not given."""
-        if out is None:
-            out = x.new_empty((x.shape[0], self.out_features))
+    def __call__(self, x: Tensor, out: Tensor) -> Tensor:
+        """Rows [R, in] to ``out`` [R, out]."""
         linear(Operand(plain=x), self.weight, out, self.bias)
         return out
 
@@ -108,6 +107,29 @@ class Block:
         return sum(part.num_bytes for part in parts)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Scratch:
+    """Memory of one pass over R patches.
+
+    Attributes:
+        x: [R, width], what the blocks add to.
+        normed: [R, width].
+        attended: [R, width].
+        qkv: [R, 3 width].
+        hidden: [R, width inside the MLPs].
+        merged: [R / merge_size ** 2, width inside the merger].
+        tokens: [R / merge_size ** 2, width of the decoder], the result.
+    """
+
+    x: Tensor
+    normed: Tensor
+    attended: Tensor
+    qkv: Tensor
+    hidden: Tensor
+    merged: Tensor
+    tokens: Tensor
+
+
 @dataclass(frozen=True, slots=True)
 class Merger:
     """Patches to tokens: norm of each patch, the patches of a token side by side, two linears.
@@ -127,20 +149,24 @@ class Merger:
         """Bytes of its weights."""
         return self.norm.num_bytes + self.fc1.num_bytes + self.fc2.num_bytes
 
-    def __call__(self, x: Tensor, order: Tensor | None) -> Tensor:
+    def __call__(self, scratch: Scratch, order: Tensor | None) -> Tensor:
         """Patches [R, width] to tokens [R / merge_size ** 2, hidden].
 
         Args:
-            x: Patches; overwritten.
+            scratch: With the patches in ``x``.
             order: int32 [R], which patch comes next when those of a token are to lie together; None where
                 they lie so.
+
+        Returns:
+            ``tokens`` of the scratch.
         """
-        normed = self.norm(x, torch.empty_like(x))
+        rows = self.norm(scratch.x, scratch.normed)
         if order is not None:
-            normed = normed.index_select(0, order)
-        hidden = self.fc1(normed.view(-1, self.fc1.in_features))
-        gelu(hidden, hidden, "erf")
-        return self.fc2(hidden)
+            embed(rows, order, scratch.attended)
+            rows = scratch.attended
+        self.fc1(rows.view(-1, self.fc1.in_features), scratch.merged)
+        gelu(scratch.merged, scratch.merged, "erf")
+        return self.fc2(scratch.merged, scratch.tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,22 +190,20 @@ class Encoder:
         """Bytes of its weights."""
         return self.patch_embedding.num_bytes + sum(block.num_bytes for block in self.blocks)
 
-    def __call__(self, pixels: Tensor, tables: BatchTables) -> Tensor:
-        """All patches of a batch [R, values of a patch] to [R, width]."""
-        x = self.patch_embedding(pixels)
-        x += tables.learned
+    def __call__(self, pixels: Tensor, tables: BatchTables, scratch: Scratch) -> Tensor:
+        """All patches of a batch [R, values of a patch] to ``x`` of the scratch, [R, width]."""
+        x, normed, attended, hidden = scratch.x, scratch.normed, scratch.attended, scratch.hidden
+        self.patch_embedding(pixels, x)
+        add(x, tables.learned, x)
         rows, width = x.shape
         head_dim = width // self.heads
-        normed, attended = torch.empty_like(x), torch.empty_like(x)
-        qkv = x.new_empty((rows, self.blocks[0].qkv.out_features))
-        hidden = x.new_empty((rows, self.blocks[0].fc1.out_features))
-        q, k, v = qkv.view(rows, 3, self.heads, head_dim).unbind(1)
+        q, k, v = scratch.qkv.view(rows, 3, self.heads, head_dim).unbind(1)
         for block in self.blocks:
-            block.qkv(block.norm1(x, normed), qkv)
+            block.qkv(block.norm1(x, normed), scratch.qkv)
             vision_rope(q, k, tables.cos, tables.sin)
             packed_attention(q, k, v, tables.starts, head_dim**-0.5, attended)
-            x += block.proj(attended, normed)
+            add(x, block.proj(attended, normed), x)
             block.fc1(block.norm2(x, normed), hidden)
             gelu(hidden, hidden, self.act)
-            x += block.fc2(hidden, normed)
+            add(x, block.fc2(hidden, normed), x)
         return x
