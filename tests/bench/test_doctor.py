@@ -86,7 +86,7 @@ def test_libraries_are_named_with_what_keeps_them_from_serving(monkeypatch):
     monkeypatch.setenv("OCRQUANT_LIBRARIES", "flashinfer,fla")
     text = said("--arch", "sm_100a")
     assert "of one prompt by fla: asked for" in text
-    assert "asked for; cuDNN or CUTLASS" in text
+    assert "asked for; a plan of cuDNN with swizzled" in text
     # A weight that this package exports in FP8 has a scale for every channel.
     assert "not flashinfer bmm_fp8: takes one scale a side" in text
 

@@ -25,7 +25,9 @@ from ocrquant.kernels.matmul.arch import arch_of
 
 __all__ = ["SECTIONS", "Settings", "describe_gpu", "render", "run"]
 
-SectionName = Literal["build", "tests", "sanitizer", "bandwidth", "products", "states", "pico", "9b"]
+SectionName = Literal[
+    "build", "tests", "sanitizer", "bandwidth", "products", "states", "pico", "9b", "flashinfer", "fla"
+]
 
 SECTIONS: tuple[SectionName, ...] = (
     "build",
@@ -36,8 +38,10 @@ SECTIONS: tuple[SectionName, ...] = (
     "pico",
     "9b",
     "sanitizer",
+    "flashinfer",
+    "fla",
 )
-"""In this order: what the issue of speed rests on first, the slow check of memory accesses last."""
+"""In this order: what speed rests on first; what runs nowhere unasked comes last."""
 
 RESULTS = Path(__file__).parents[1] / "results"
 _SECTIONS: Mapping[SectionName, tuple[str, str, float]] = {
@@ -49,8 +53,11 @@ _SECTIONS: Mapping[SectionName, tuple[str, str, float]] = {
     "states": ("kernels", "states", 10),
     "pico": ("decoding", "pico", 40),
     "9b": ("decoding", "nine", 60),
+    "flashinfer": ("libraries", "flashinfer", 60),
+    "fla": ("libraries", "fla", 180),
 }
-"""Module and function of each, and the seconds that it needs at least."""
+"""Module and function of each, and the seconds that it needs at least; fla compiles dozens of kernels to
+choose among."""
 
 
 class Settings(BenchSettings):

@@ -29,12 +29,20 @@ from ocrquant.kernels.selection import TRITON_OPS
 from ocrquant.kernels.silu_mul import silu_mul
 from ocrquant.models.spec import StateSpec
 
-__all__ = ["TARGET_OF", "bandwidth", "products", "states"]
+__all__ = [
+    "MODEL_SHAPE",
+    "TARGET_OF",
+    "bandwidth",
+    "make_codes",
+    "products",
+    "random_rows",
+    "states",
+]
 
 TARGET_OF = {"sm_90a": "h200", "sm_100a": "b200", "sm_120a": "rtx-pro-6000"}
 """Stated limits by architecture."""
 
-_SHAPE = MODELS["qwen3.5-9b"]
+MODEL_SHAPE = MODELS["qwen3.5-9b"]
 _GIGA, _MICRO = 1e9, 1e6
 _COPY_BYTES = 1 << 30
 _CHUNK = 8192
@@ -71,7 +79,7 @@ def bandwidth(session: Session) -> Iterator[Line]:
 
 def _small_products(session: Session, copied: float, missing: str) -> Iterator[Line]:
     """A few bf16 rows times gate and up: what is to read are the weight's codes."""
-    outputs, width = 2 * _SHAPE.intermediate, _SHAPE.hidden
+    outputs, width = 2 * MODEL_SHAPE.intermediate, MODEL_SHAPE.hidden
     if missing:
         yield not_measured("bandwidth", "small products, cuda", missing)
         return
@@ -79,7 +87,7 @@ def _small_products(session: Session, copied: float, missing: str) -> Iterator[L
     for precision in (Precision.FP8, Precision.NVFP4):
         packed = pack(quantize_weight(weight, precision), session.device)
         for rows in (1, _WINDOW):
-            x, out = _rows(rows, width, session.device), _rows(rows, outputs, session.device)
+            x, out = random_rows(rows, width, session.device), random_rows(rows, outputs, session.device)
             seconds = session.time({"cuda": partial(cuda.small_linear, x, packed, out)})["cuda"]
             rate = seconds.inverse(packed.nbytes)
             yield Line.of(
@@ -93,7 +101,7 @@ def _small_products(session: Session, copied: float, missing: str) -> Iterator[L
 Arms = dict[str, Callable[[], object]]
 
 
-def _codes(rows: int, width: int, form: str, device: torch.device) -> tuple[Operand, int]:
+def make_codes(rows: int, width: int, form: str, device: torch.device) -> tuple[Operand, int]:
     """Memory for codes in the form that a GPU reads, and its bytes."""
     scale = nvfp4.global_encode_scale(torch.tensor([INPUT_AMAX])).to(device)
     spec = OperandSpec(fp8=True) if form == "fp8" else OperandSpec(nvfp4_encode_scale=scale, swizzles=True)
@@ -102,14 +110,15 @@ def _codes(rows: int, width: int, form: str, device: torch.device) -> tuple[Oper
     return operand, sum(part.nbytes for part in parts if part is not None)
 
 
-def _rows(rows: int, width: int, device: torch.device, seed: int = 0) -> Tensor:
+def random_rows(rows: int, width: int, device: torch.device, seed: int = 0) -> Tensor:
+    """bf16 [rows, width], normal."""
     generator = torch.Generator(device).manual_seed(seed)
     return torch.randn(rows, width, generator=generator, device=device).bfloat16()
 
 
 def _silu(device: torch.device, form: str) -> tuple[Arms, int]:
-    gate_up = _rows(_CHUNK, 2 * _SHAPE.intermediate, device)
-    operand, written = _codes(_CHUNK, _SHAPE.intermediate, form, device)
+    gate_up = random_rows(_CHUNK, 2 * MODEL_SHAPE.intermediate, device)
+    operand, written = make_codes(_CHUNK, MODEL_SHAPE.intermediate, form, device)
     arms: Arms = {
         "cuda": lambda: cuda.silu_mul(gate_up, operand),
         "triton": lambda: silu_mul(gate_up, operand),
@@ -118,10 +127,10 @@ def _silu(device: torch.device, form: str) -> tuple[Arms, int]:
 
 
 def _gated(device: torch.device, form: str) -> tuple[Arms, int]:
-    width = _SHAPE.value_heads * _SHAPE.state_dim
-    o, z = (_rows(_CHUNK, width, device, seed) for seed in (0, 1))
-    weight = torch.ones(_SHAPE.state_dim, device=device)
-    operand, written = _codes(_CHUNK, width, form, device)
+    width = MODEL_SHAPE.value_heads * MODEL_SHAPE.state_dim
+    o, z = (random_rows(_CHUNK, width, device, seed) for seed in (0, 1))
+    weight = torch.ones(MODEL_SHAPE.state_dim, device=device)
+    operand, written = make_codes(_CHUNK, width, form, device)
     arms: Arms = {
         "cuda": lambda: cuda.gated_rms_norm(o, z, weight, 1e-6, operand),
         "triton": lambda: gated_rms_norm(o, z, weight, 1e-6, operand),
@@ -130,8 +139,8 @@ def _gated(device: torch.device, form: str) -> tuple[Arms, int]:
 
 
 def _plain(device: torch.device, form: str) -> tuple[Arms, int]:
-    x = _rows(_CHUNK, _SHAPE.hidden, device)
-    operand, written = _codes(_CHUNK, _SHAPE.hidden, form, device)
+    x = random_rows(_CHUNK, MODEL_SHAPE.hidden, device)
+    operand, written = make_codes(_CHUNK, MODEL_SHAPE.hidden, form, device)
     arms: Arms = {"cuda": lambda: cuda.quantize(x, operand), "triton": lambda: quantize(x, operand)}
     return arms, x.nbytes + written
 
@@ -150,7 +159,7 @@ def products(session: Session) -> Iterator[Line]:
         yield not_measured("products", "all", f"no stated limits of {session.arch}")
         return
     generator = torch.Generator(session.device).manual_seed(0)
-    for product in _SHAPE.products:
+    for product in MODEL_SHAPE.products:
         weight = random_weight((product.out_features, product.in_features), generator)
         for rows in (1, _REQUESTS, _REQUESTS * _WINDOW):
             arms = {kind: _product(weight, kind, rows) for kind in FORMATS}
@@ -162,9 +171,9 @@ def products(session: Session) -> Iterator[Line]:
 def _product(weight: Tensor, precision: Precision, rows: int) -> Callable[[], object]:
     stored: Any = weight if precision is Precision.BF16 else quantize_weight(weight, precision)
     packed = pack(stored, weight.device)
-    x = Operand(plain=_rows(rows, weight.shape[1], weight.device))
+    x = Operand(plain=random_rows(rows, weight.shape[1], weight.device))
     if precision is not Precision.BF16:
-        operand, _ = _codes(rows, weight.shape[1], str(precision), weight.device)
+        operand, _ = make_codes(rows, weight.shape[1], str(precision), weight.device)
         assert x.plain is not None, "made above"
         quantize(x.plain, operand)
         x = operand
@@ -208,7 +217,7 @@ def states(session: Session) -> Iterator[Line]:
 
 
 def _state_arms(device: torch.device) -> Arms:
-    shape, rows = _SHAPE, _REQUESTS * _WINDOW
+    shape, rows = MODEL_SHAPE, _REQUESTS * _WINDOW
     spec = StateSpec(
         num_layers=1,
         key_heads=shape.key_heads,
@@ -232,8 +241,8 @@ def _state_arms(device: torch.device) -> Arms:
         tensor.copy_(torch.randn(tensor.shape, generator=generator, device=device).mul_(0.05))
     pool.cursors.write_pos.copy_(torch.arange(_REQUESTS, device=device) % 3 * 12 + 12)
     pool.cursors.flush.copy_((pool.cursors.write_pos + 2 * _WINDOW > pool.cursors.history).int())
-    mixed = _rows(rows, shape.conv_channels, device)
-    a, b = (_rows(rows, shape.value_heads, device, seed) for seed in (2, 3))
+    mixed = random_rows(rows, shape.conv_channels, device)
+    a, b = (random_rows(rows, shape.value_heads, device, seed) for seed in (2, 3))
     a_log, dt_bias = (torch.ones(shape.value_heads, device=device) for _ in range(2))
     starts = torch.arange(0, rows + 1, _WINDOW, dtype=torch.int32, device=device)
     slots = torch.arange(_REQUESTS, dtype=torch.int32, device=device)

@@ -2,11 +2,12 @@
 
 Read in flashinfer-python 0.7.4, ``flashinfer/gemm/gemm_base.py``: weights are passed as the transposed view
 of [n, w]; block scales lie in the 128x4 layout, which is that of `formats.scale_layout`, as a matrix of whole
-tiles; results are bf16 and lie one row after another. A first call compiles or looks for plans and waits for
-that; those that follow do neither, so that a step can be captured. What it takes of scales decides where it
-is called: its FP8 products have one scale a side (``bmm_fp8``, ``mm_fp8``) or one for blocks of 128
-(``gemm_fp8_nt_groupwise``), and none has one for every row and channel. Loaded where it is called; knows no
-rule of when.
+tiles; results are bf16 and lie one row after another. Of its backends cuDNN is called, which it takes first
+for NVFP4 on a B200 with CUDA 13 and which needs no compiler; CUTLASS would be compiled for minutes in the
+middle of the first request. A first call looks for plans; those that follow find them, so that a step can be
+captured. What it takes of scales decides where it is called: its FP8 products have one scale a side
+(``bmm_fp8``, ``mm_fp8``) or one for blocks of 128 (``gemm_fp8_nt_groupwise``), and none has one for every row
+and channel. Loaded where it is called; knows no rule of when.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from ocrquant.formats.precision import NVFP4_BLOCK_SIZE
 from ocrquant.formats.scale_layout import TILE_COLUMNS, TILE_ROWS
 
 __all__ = ["bmm_fp8", "mm_fp4"]
+
+_BACKEND = "cudnn"
 
 
 def mm_fp4(
@@ -39,7 +42,15 @@ def mm_fp4(
     sides = [tiles.view(torch.uint8).view(-1, columns) for tiles in (row_tiles, weight_tiles)]
     assert all(len(side) % TILE_ROWS == 0 for side in sides), "whole tiles"
     flashinfer.mm_fp4(
-        rows, weight.t(), sides[0], sides[1].t(), decode, torch.bfloat16, out, block_size=NVFP4_BLOCK_SIZE
+        rows,
+        weight.t(),
+        sides[0],
+        sides[1].t(),
+        decode,
+        torch.bfloat16,
+        out,
+        block_size=NVFP4_BLOCK_SIZE,
+        backend=_BACKEND,
     )
 
 
@@ -56,4 +67,4 @@ def bmm_fp8(rows: Tensor, weight: Tensor, row_decode: Tensor, weight_decode: Ten
     import flashinfer
 
     sides = rows.unsqueeze(0), weight.t().unsqueeze(0)
-    flashinfer.bmm_fp8(*sides, row_decode, weight_decode, torch.bfloat16, out.unsqueeze(0), backend="cublas")
+    flashinfer.bmm_fp8(*sides, row_decode, weight_decode, torch.bfloat16, out.unsqueeze(0), backend=_BACKEND)

@@ -43,7 +43,7 @@ SIZES = {
 
 @pytest.fixture
 def small(monkeypatch):
-    monkeypatch.setattr(kernels, "_SHAPE", SMALL)
+    monkeypatch.setattr(kernels, "MODEL_SHAPE", SMALL)
     monkeypatch.setattr(kernels, "_CHUNK", 4)
     monkeypatch.setattr(kernels, "_COPY_BYTES", 1 << 20)
 

@@ -38,6 +38,7 @@ def mm_fp4(
     assert a_descale.is_contiguous()
     assert b_descale.t().is_contiguous()
     assert (alpha.dtype, alpha.numel()) == (torch.float32, 1)
+    assert backend == "cudnn"
     assert (out_dtype, block_size, use_8x4_sf_layout, use_nvfp4) == (torch.bfloat16, 16, False, True)
     assert out.dtype == torch.bfloat16
     assert out.is_contiguous()
@@ -63,7 +64,7 @@ def bmm_fp8(A, B, A_scale, B_scale, dtype, out=None, backend="cublas", *, batch_
         assert (scale.dtype, scale.numel()) == (torch.float32, 1)
     assert dtype == out.dtype == torch.bfloat16
     assert out.is_contiguous()
-    assert backend == "cublas"
+    assert backend == "cudnn"
     out.copy_(A.double() @ B.double() * A_scale.double() * B_scale.double())
     return out
 
