@@ -43,12 +43,14 @@ class ServedModel:
         decoder: Products of the decoder that are fused.
         vision: Products of the vision side that are fused.
         known_in_vision: Those of them that the matcher knows to be fused when it meets the vision side.
+        known_in_decoder: The same for the decoder; all of `decoder` where left out.
     """
 
     prefixes: tuple[tuple[str, str], ...] = ()
     decoder: Packed = field(default_factory=lambda: _DENSE)
     vision: Packed = field(default_factory=dict)
     known_in_vision: Packed = field(default_factory=lambda: _DENSE)
+    known_in_decoder: Packed | None = None
 
     def name(self, name: str) -> str:
         """A name of the checkpoint as the server has it."""
@@ -69,7 +71,8 @@ class ServedModel:
             shards.setdefault(parent + dot + (leaf if is_expert else product_of.get(leaf, leaf)), []).append(
                 name
             )
-        packed = self.known_in_vision if is_vision else self.decoder
+        known = self.decoder if self.known_in_decoder is None else self.known_in_decoder
+        packed = self.known_in_vision if is_vision else known
         return [ServedModule(name=name, shards=tuple(of), packed=packed) for name, of in shards.items()]
 
 
@@ -107,7 +110,10 @@ SERVED_MODELS: Mapping[str, ServedModel] = MappingProxyType(
         "Qwen3_5MoeForConditionalGeneration": ServedModel(prefixes=_QWEN.prefixes, decoder=_DELTA),
         "Qwen3_5ForCausalLM": ServedModel(prefixes=(("model.language_model.", "model."),), decoder=_DELTA),
         "Qwen3VLForConditionalGeneration": _QWEN,
-        "Qwen3VLMoeForConditionalGeneration": _QWEN,
+        # Dense layers among the sparse ones: their fused product is in no table when it is built.
+        "Qwen3VLMoeForConditionalGeneration": ServedModel(
+            prefixes=_QWEN.prefixes, known_in_decoder=_ATTENTION
+        ),
         "Qwen2_5_VLForConditionalGeneration": ServedModel(
             prefixes=(_LANGUAGE, ("model.visual.", "visual."), _HEAD, ("model.", "language_model.model."))
         ),

@@ -281,8 +281,7 @@ TINY: dict[str, Tiny] = {
             {
                 "rope_parameters": INTERLEAVED,
                 **MOE,
-                "num_hidden_layers": 3,
-                "mlp_only_layers": [2],
+                "mlp_only_layers": [],
                 # As published: transformers does so whatever is said, vLLM reads it.
                 "norm_topk_prob": True,
             },
