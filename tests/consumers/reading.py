@@ -62,7 +62,8 @@ def watched_linears(model: Any) -> Iterator[dict[str, Any]]:
     def noting(name: str, apply: Any) -> Any:
         def noted(layer: Any, x: Any, bias: Any = None) -> Any:
             y = apply(layer, x, bias)
-            note(f"linear.{name}", x=x, y=y)
+            # Models that run through transformers have an axis of one in front.
+            note(f"linear.{name}", x=x.flatten(0, -2), y=y.flatten(0, -2))
             return y
 
         return noted
