@@ -48,11 +48,10 @@ struct Part {
     }
 };
 
-// Whether products are computed in the tiles of AMX; by the type of the cache and the width of a head, never by rows.
-template <class T>
+// Whether products are computed in the tiles of AMX; by the width of a head, never by rows.
 inline bool in_tiles(int64_t dim) {
 #if defined(OCRQUANT_WITH_AMX)
-    return sizeof(T) == sizeof(uint16_t) && dim % TILE_COLUMNS == 0;
+    return dim % TILE_COLUMNS == 0;
 #else
     return dim < 0;
 #endif
@@ -62,6 +61,7 @@ inline bool in_tiles(int64_t dim) {
 struct Workspace {
     float *q, *keys, *values, *scores, *totals, *decay;
     float* product;   // of weights and values, in tiles
+    float* widened;   // keys and values of a block as bf16, where they lie as codes
     float scale = 1;  // of scores, where queries lie as they came
     Part part, sum;
 
@@ -71,7 +71,7 @@ struct Workspace {
     static int64_t floats(int64_t rows, int64_t dim) {
         const int64_t padded = rounded_up(dim, LANES), parts = rounded_up(2 * Part::floats(rows, padded), LANES);
         return rounded_up(rows * dim, LANES) + (BLOCK + VALUE_PANEL / LANES) * padded +
-               in_whole_tiles(rows) * (BLOCK + padded) + rows * LANES + parts + rows;
+               in_whole_tiles(rows) * (BLOCK + padded) + rows * LANES + parts + rounded_up(rows, LANES) + BLOCK * padded;
     }
     static Workspace at(float* memory, int64_t rows, int64_t dim) {
         const int64_t padded = rounded_up(dim, LANES);
@@ -86,6 +86,7 @@ struct Workspace {
         w.part = Part::at(parts, rows, padded);
         w.sum = Part::at(parts + Part::floats(rows, padded), rows, padded);
         w.decay = parts + rounded_up(2 * Part::floats(rows, padded), LANES);
+        w.widened = w.decay + rounded_up(rows, LANES);
         return w;
     }
 };
@@ -114,9 +115,8 @@ inline void copy_queries(const Rows& rows, float* q) {
     }
 }
 
-template <class T>
 inline void take_queries(const Rows& rows, float scale, Workspace& w) {
-    if (in_tiles<T>(rows.dim)) {
+    if (in_tiles(rows.dim)) {
         w.scale = scale;
         copy_queries(rows, w.q);
     } else {
@@ -225,7 +225,21 @@ inline void attend_tiles(const Rows& rows, const Workspace& w, int64_t first_key
     }
     sum_tiles(rows, w, from, first_key, count, values);
 }
-inline void attend_tiles(const Rows&, const Workspace&, int64_t, int64_t, const uint8_t* const*, const uint8_t* const*, Ahead&) {}
+
+// The same for codes of E4M3, all of whose values bf16 has.
+inline void attend_tiles(const Rows& rows, const Workspace& w, int64_t first_key, int64_t count, const uint8_t* const* keys,
+                         const uint8_t* const* values, Ahead& ahead) {
+    const uint16_t *wide_keys[BLOCK], *wide_values[BLOCK];
+    uint16_t* to = reinterpret_cast<uint16_t*>(w.widened);
+    const WideCodes codes;
+    for (int64_t k = 0; k < count; ++k, to += 2 * rows.dim) {
+        codes.write(keys[k], rows.dim, to);
+        codes.write(values[k], rows.dim, to + rows.dim);
+        wide_keys[k] = to;
+        wide_values[k] = to + rows.dim;
+    }
+    attend_tiles(rows, w, first_key, count, wide_keys, wide_values, ahead);
+}
 
 #endif
 
@@ -233,7 +247,7 @@ template <class T>
 inline void attend_block(const Rows& rows, const Workspace& w, int64_t first_key, int64_t count, const T* const* keys,
                          const T* const* values, Ahead& ahead) {
 #if defined(OCRQUANT_WITH_AMX)
-    if (in_tiles<T>(rows.dim)) return attend_tiles(rows, w, first_key, count, keys, values, ahead);
+    if (in_tiles(rows.dim)) return attend_tiles(rows, w, first_key, count, keys, values, ahead);
 #endif
     int64_t from = 0;
     while (from < rows.count && rows.keys_of(from) <= first_key) ++from;
@@ -264,7 +278,7 @@ inline void attend_span(const Rows& rows, const Workspace& w, int64_t begin, con
     for (int64_t i = 0; i < rows.count * LANES; ++i) w.totals[i] = 0.f;
     for (int64_t r = 0; r < rows.count; ++r) w.part.largest[r] = NO_SCORE;
 #if defined(OCRQUANT_WITH_AMX)
-    const SpanTiles tiles(in_tiles<T>(rows.dim), Heights::of(rows.count));
+    const SpanTiles tiles(in_tiles(rows.dim), Heights::of(rows.count));
 #endif
     const T *keys[2][BLOCK], *values[2][BLOCK];
     int64_t count = smaller_of(BLOCK, end - begin);

@@ -6,6 +6,7 @@
 // value's binade, added, leave the rounded number of steps in the low bits.
 #pragma once
 
+#include "common/emit_wide.h"
 #include "common/operand.h"
 #include "common/rows.h"
 
@@ -15,7 +16,11 @@ constexpr float E4M3_LARGEST = 448.0f;
 constexpr float E2M1_LARGEST = 6.0f;
 constexpr float TOKEN_SCALE_FLOOR = 1.0f / (E4M3_LARGEST * 512.0f);
 constexpr int BLOCK = 16;   // elements that share an NVFP4 scale
-constexpr int GROUP = VEC;  // blocks whose scales are computed together
+#if defined(OCRQUANT_WITH_AVX512)
+constexpr int GROUP = 16;  // blocks whose scales are computed together
+#else
+constexpr int GROUP = VEC;
+#endif
 
 // E4M3 codes of values that round to at most 448, or are NaN.
 inline U32 e4m3_codes(F32 value) {
@@ -108,6 +113,22 @@ inline void emit_fp8(const uint16_t* y, int64_t width, float decode_scale, uint8
     std::memcpy(codes + i, tail, size_t(width - i));
 }
 
+#if defined(OCRQUANT_WITH_AVX512)
+
+// At most sixteen blocks: their scales, then their elements against the rounded scales.
+inline void emit_nvfp4_group(const uint16_t* y, int blocks, float encode_scale, uint8_t* packed_codes, uint8_t* scales) {
+    alignas(64) uint16_t largest[GROUP] = {};
+    for (int b = 0; b < blocks; ++b) largest[b] = largest_of(load_as<U16x16>(y + b * BLOCK) & uint16_t(0x7fff));
+    alignas(64) float divisors[GROUP];
+    _mm512_store_ps(divisors, emit_wide::nvfp4_scales(_mm256_load_si256((const __m256i*)largest), blocks, encode_scale, scales));
+    for (int b = 0; b < blocks; ++b) {
+        const __m256i values = _mm256_loadu_si256((const __m256i*)(y + b * BLOCK));
+        _mm_storel_epi64((__m128i*)(packed_codes + b * BLOCK / 2), emit_wide::nvfp4_codes(values, _mm512_set1_ps(divisors[b])));
+    }
+}
+
+#else
+
 // Two codes a byte, the even column in the low nibble.
 inline void store_nibbles(U16x16 codes, uint8_t* packed_codes) {
 #ifdef __AVX2__
@@ -144,6 +165,8 @@ inline void emit_nvfp4_group(const uint16_t* y, int blocks, float encode_scale, 
     const F32 divisor = is_zero ? bit_cast<F32>(U32{} + 0x7f800000u) : decode_scale;
     for (int b = 0; b < blocks; ++b) emit_nvfp4_block(y + b * BLOCK, divisor[b], packed_codes + b * BLOCK / 2);
 }
+
+#endif
 
 inline void emit_nvfp4(const uint16_t* y, int64_t width, float encode_scale, uint8_t* packed_codes, uint8_t* scales) {
     const int64_t blocks = width / BLOCK;

@@ -5,8 +5,8 @@
 // of 64 x 64 for one request, of which most was writing them (Xeon family 6 model 207, 2026-11-30).
 #include "common/isa.h"
 #include "common/pool.h"
-#include "delta/step.h"
 #include "gated_delta_redo/args.h"
+#include "gated_delta_redo/window.h"
 
 namespace ocrquant::OCRQUANT_ISA {
 
@@ -29,22 +29,28 @@ void record_window(const RecordWindowArgs& args) {
     const int64_t key_dim = rows.key_dim, value_dim = rows.value_dim, size = key_dim * value_dim;
     for_heads(rows, [&](int64_t request, int64_t head, int64_t first, int64_t count) {
         const int64_t slot = rows.slots[request];
-        float* const copy = static_cast<float*>(scratch(0, (size + key_dim + 2 * value_dim) * int64_t(sizeof(float))));
-        float *const q = copy + size, *const hk = q + key_dim, *const out = hk + value_dim;
-        const float* from = args.state + (slot * rows.heads + head) * size;
         // A request with more rows than a window has would write into its neighbour's records.
         if (count > args.window) count = args.window;
-        for (int64_t token = 0; token < count; ++token, from = copy) {
+        const int64_t floats = size + count * (key_dim + value_dim) + 2 * count;
+        float* const copy = static_cast<float*>(scratch(0, floats * int64_t(sizeof(float))));
+        float *const q = copy + size, *const out = q + count * key_dim, *const beta = out + count * value_dim, *const kq = beta + count;
+        const Record record(args.records, slot * args.window * rows.heads + head, key_dim, value_dim);
+        const int64_t k_row = rows.heads * key_dim, u_row = rows.heads * value_dim;
+        for (int64_t token = 0; token < count; ++token) {
             const int64_t row = first + token;
-            const Record record(args.records, (slot * args.window + token) * rows.heads + head, key_dim, value_dim);
-            key_of(rows, row, head, record.k);
-            query_of(rows, row, head, q);
+            float* const k = record.k + token * k_row;
+            key_of(rows, row, head, k);
+            query_of(rows, row, head, q + token * key_dim);
             const Gates gates = gates_of(rows, row, head);
-            *record.decay = expf(gates.log_gate);
-            read_rows(from, key_dim, value_dim, *record.decay, gates.beta, record.k, q, value_of(rows, row, head), hk, out, record.u);
-            // Nothing reads the state behind the last row.
-            if (token + 1 < count) update_state(from, copy, key_dim, value_dim, *record.decay, record.k, record.u);
-            write_bf16(out, value_dim, out_of(rows, row, head));
+            record.decay[token * rows.heads] = expf(gates.log_gate);
+            beta[token] = gates.beta;
+            kq[token] = dot(k, q + token * key_dim, key_dim);
+        }
+        const Window window{args.state + (slot * rows.heads + head) * size, copy, key_dim, value_dim, count, record.k, k_row, q,
+                            record.decay, rows.heads, beta, kq, value_of(rows, first, head), rows.mixed_stride, record.u, u_row, out};
+        run_window(window);
+        for (int64_t token = 0; token < count; ++token) {
+            write_bf16(out + token * value_dim, value_dim, out_of(rows, first + token, head));
         }
     });
 }

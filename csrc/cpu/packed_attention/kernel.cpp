@@ -26,7 +26,7 @@ struct Segment {
 };
 
 // Largest scores are looked for before they are scaled, so a scale that turns them round is left to the other code.
-bool is_in_tiles(const PackedAttentionArgs& a) { return in_tiles<uint16_t>(a.dim) && a.scale >= 0.f; }
+bool is_in_tiles(const PackedAttentionArgs& a) { return in_tiles(a.dim) && a.scale >= 0.f; }
 
 // Rows of one task.
 int64_t rows_of_task(const PackedAttentionArgs& a, int64_t length) {

@@ -123,7 +123,7 @@ void whole(const Plan& plan, bool serial) {
         plan.with(task, [&](int64_t i, int64_t head, int64_t block) {
             const Rows rows = plan.rows(i, head, block);
             Workspace w = workspace(rows.count, rows.dim);
-            take_queries<T>(rows, query_scale(plan.a), w);
+            take_queries(rows, query_scale(plan.a), w);
             clear(rows, w.sum);
             for (int64_t key = 0; key < rows.most_keys(); key += SPAN) {
                 attend_span<T>(rows, w, key, plan.pages<T>(i, head));
@@ -143,7 +143,7 @@ void by_spans(const Plan& plan) {
             if (span * SPAN >= rows.most_keys()) return;
             Workspace w = workspace(rows.count, rows.dim);
             w.part = plan.part(i, head, block, span);
-            take_queries<T>(rows, query_scale(plan.a), w);
+            take_queries(rows, query_scale(plan.a), w);
             attend_span<T>(rows, w, span * SPAN, plan.pages<T>(i, head));
         });
     });

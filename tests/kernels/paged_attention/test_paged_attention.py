@@ -38,6 +38,23 @@ def test_masks_and_fp8(op, cache, causal) -> None:
 
 
 @OPS
+@pytest.mark.parametrize("head_dim", [64, 96])
+def test_every_code_of_a_single_value(op, head_dim) -> None:
+    """One key weighs 1, so that an output is its value, bit for bit."""
+    codes = torch.arange(256, dtype=torch.uint8)
+    codes[(codes & 0x7F) == 0x7F] = 0  # NaN has a test of its own
+    heads = -(-256 // head_dim)
+    values = torch.zeros(heads * head_dim, dtype=torch.uint8)
+    values[:256] = codes
+    cache = values.view(1, 1, heads, head_dim)
+    one = torch.tensor([0, 1], dtype=torch.int32)
+    out = torch.empty(1, heads * head_dim, dtype=torch.bfloat16)
+    q = torch.ones(1, heads, head_dim, dtype=torch.bfloat16)
+    op(q, torch.zeros_like(cache), cache, one[:1, None], one, one[1:], 1.0, out)
+    assert torch.equal(out[0], values.view(torch.float8_e4m3fn).to(torch.bfloat16))
+
+
+@OPS
 @pytest.mark.parametrize("causal", [True, False])
 def test_rows_without_keys_give_zeros(op, causal) -> None:
     case = paged([0, 5, 1, 2], [2, 0, 1, 4])

@@ -1,0 +1,87 @@
+// The rows of a window over one head's state, a few columns at a time. Include after isa.h.
+//
+// Columns of a state never meet, so each block of them goes through all rows by itself. A row's update and the next row's reads
+// are one pass: what is written to the copy is read while it is in a register. Every sum is that of delta/step.h, in its order.
+#pragma once
+
+#include "delta/step.h"
+
+namespace ocrquant::OCRQUANT_ISA {
+
+using namespace delta;
+
+struct Window {
+    const float* state;  // [K, V], read
+    float* copy;         // [K, V]
+    int64_t key_dim, value_dim, count;
+    const float* k;  // [count, K], rows apart by k_row
+    int64_t k_row;
+    const float* q;      // [count, K]
+    const float* decay;  // [count], apart by decay_row
+    int64_t decay_row;
+    const float* beta;  // [count]
+    const float* kq;    // [count], k . q
+    const uint16_t* v;  // bf16 [count, V], rows apart by v_row
+    int64_t v_row;
+    float* u;  // [count, V], rows apart by u_row; written
+    int64_t u_row;
+    float* out;  // [count, V], written
+};
+
+// WIDTH registers of columns from `column` on. Row t: from the state before it h = S^T k and o = S^T q; then u and out.
+template <int WIDTH>
+inline void run_columns(const Window& w, int64_t column) {
+    const float* from = w.state + column;
+    float* const copy = w.copy + column;
+    for (int64_t t = 0; t < w.count; ++t) {
+        const float *const k = w.k + t * w.k_row, *const q = w.q + t * w.key_dim;
+        Lanes h[WIDTH], o[WIDTH];
+        for (int c = 0; c < WIDTH; ++c) h[c] = o[c] = all(0.f);
+        if (t == 0) {
+            for (int64_t i = 0; i < w.key_dim; ++i) {
+                const Lanes key = all(k[i]), query = all(q[i]);
+                for (int c = 0; c < WIDTH; ++c) {
+                    const Lanes s = held(load(from + i * w.value_dim + c * LANES));
+                    h[c] = fma(key, s, h[c]);
+                    o[c] = fma(query, s, o[c]);
+                }
+            }
+        } else {
+            const float *const before = k - w.k_row, *const written = w.u + (t - 1) * w.u_row + column;
+            const Lanes shrunk = all(w.decay[(t - 1) * w.decay_row]);
+            Lanes u[WIDTH];
+            for (int c = 0; c < WIDTH; ++c) u[c] = load(written + c * LANES);
+            for (int64_t i = 0; i < w.key_dim; ++i) {
+                const Lanes last = all(before[i]), key = all(k[i]), query = all(q[i]);
+                for (int c = 0; c < WIDTH; ++c) {
+                    const int64_t at = i * w.value_dim + c * LANES;
+                    const Lanes s = held(fma(last, u[c], shrunk * load(from + at)));
+                    store(copy + at, s);
+                    h[c] = fma(key, s, h[c]);
+                    o[c] = fma(query, s, o[c]);
+                }
+            }
+            from = copy;
+        }
+        const Lanes decay = all(w.decay[t * w.decay_row]), beta = all(w.beta[t]), kq = all(w.kq[t]);
+        for (int c = 0; c < WIDTH; ++c) {
+            float value[LANES];
+            const int64_t at = column + c * LANES;
+            for (int64_t j = 0; j < LANES; ++j) value[j] = as_float(w.v[t * w.v_row + at + j]);
+            const Lanes u = beta * (load(value) - decay * h[c]);
+            store(w.u + t * w.u_row + at, u);
+            store(w.out + t * w.value_dim + at, fma(kq, u, decay * o[c]));
+        }
+    }
+}
+
+// Registers: two sums, u and a state for each of WIDTH, and four factors; AVX2 has sixteen.
+constexpr int COLUMNS = LANES == 16 ? 4 : 2;
+
+inline void run_window(const Window& w) {
+    int64_t column = 0;
+    for (; column + COLUMNS * LANES <= w.value_dim; column += COLUMNS * LANES) run_columns<COLUMNS>(w, column);
+    for (; column < w.value_dim; column += LANES) run_columns<1>(w, column);
+}
+
+}  // namespace ocrquant::OCRQUANT_ISA
