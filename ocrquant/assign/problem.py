@@ -13,6 +13,7 @@ from ocrquant.artifacts import GroupRecord, KvCacheScore, Sensitivity, Sensitivi
 from ocrquant.artifacts.sensitivity import ScoreKind
 from ocrquant.assign.kinds import KindRow
 from ocrquant.assign.terms import KV_CACHE
+from ocrquant.assign.ties import tied_groups, torn_groups
 from ocrquant.formats import FORMATS, Precision
 
 __all__ = [
@@ -113,17 +114,19 @@ class Problem:
         )
 
     def broken_limits(self, plan: Mapping[str, Precision]) -> list[str]:
-        """Names of the limits of kinds that a plan exceeds.
+        """Names of the limits of kinds that a plan exceeds, and of groups that it tears apart.
 
         Raises:
             KeyError: See `totals`.
         """
         chosen = [g.choices.index(c) for g, c in zip(self.groups, self._chosen(plan), strict=True)]
-        return [
+        exceeded = [
             row.name
             for row in self.rows
             if sum(row.coefficients[g][index] for g, index in enumerate(chosen)) > row.at_most
         ]
+        weights = [group for group in self.groups if group.name != KV_CACHE]
+        return exceeded + torn_groups(weights, plan)
 
     def _chosen(self, plan: Mapping[str, Precision]) -> list[Choice]:
         chosen = []
@@ -136,6 +139,11 @@ class Problem:
                 raise KeyError(f"{group.name} cannot be {wanted}")
             chosen.append(choice)
         return chosen
+
+    @property
+    def has_ties(self) -> bool:
+        """Whether some groups take one format; see `ties`."""
+        return len(tied_groups(self.groups)) < len(self.groups)
 
     def loss(self, steps: int) -> float:
         """Grid steps as the score's own unit."""

@@ -12,16 +12,15 @@ from fractions import Fraction
 from math import floor, ulp
 
 from ocrquant.artifacts.assignment import BudgetKind
-from ocrquant.assign.knapsack import Item, Knapsack, Selection
-from ocrquant.assign.limited import LimitedKnapsack
-from ocrquant.assign.problem import Choice, Problem, Totals
+from ocrquant.assign.knapsack import Item, Selection
+from ocrquant.assign.problem import Problem, Totals
 from ocrquant.assign.terms import KV_CACHE
+from ocrquant.assign.ties import TiedSolver
 from ocrquant.errors import BudgetError
 from ocrquant.formats import Precision
 
 __all__ = [
     "Plan",
-    "Solver",
     "budget_limit",
     "budget_resource",
     "check_plan",
@@ -29,8 +28,6 @@ __all__ = [
     "size_knapsack",
     "solve",
 ]
-
-Solver = Knapsack | LimitedKnapsack
 
 Precisions = Mapping[str, Precision]
 
@@ -117,7 +114,7 @@ def _best_of(
     return plan
 
 
-def size_knapsack(problem: Problem) -> Solver:
+def size_knapsack(problem: Problem) -> TiedSolver:
     """The knapsack of loss against bytes, for many limits at once.
 
     Raises:
@@ -167,22 +164,27 @@ def check_plan(
             assert reached <= least, f"the plan is worse than {name}: {reached} > {least} {budget.objective}"
 
 
-def _solver(problem: Problem, budget: _Budget) -> Solver:
-    def item(choice: Choice) -> Item:
-        return getattr(choice, budget.objective), getattr(choice, budget.resource)
+def _solver(problem: Problem, budget: _Budget) -> TiedSolver:
+    def item(group: int, choice: int) -> Item:
+        found = problem.groups[group].choices[choice]
+        return getattr(found, budget.objective), getattr(found, budget.resource)
 
-    items = [[item(choice) for choice in group.choices] for group in problem.groups]
-    if not problem.rows:
-        return Knapsack(items)
-    limited = LimitedKnapsack(items, problem.rows)
-    if not limited.is_possible:
+    solver = TiedSolver.of(problem.groups, item, problem.rows)
+    if solver is None:
+        raise BudgetError(
+            "search and assign",
+            expected="a format that is open to all experts of a layer",
+            given="none, for some layer",
+            fix="force and forbid the same for experts.gate_up and experts.down",
+        )
+    if not solver.is_possible:
         raise BudgetError(
             _LIMITS,
             expected="limits that some plan keeps",
             given=", ".join(row.name for row in problem.rows),
             fix="raise a share, lower a number of bits, or force and forbid less",
         )
-    return limited
+    return solver
 
 
 def _unit(problem: Problem, kind: BudgetKind) -> Fraction:
@@ -204,7 +206,7 @@ def budget_limit(problem: Problem, kind: BudgetKind, value: float) -> int:
     return floor(Fraction(repr(value)) / _unit(problem, kind))
 
 
-def _unreachable(problem: Problem, kind: BudgetKind, value: float, solver: Solver) -> BudgetError:
+def _unreachable(problem: Problem, kind: BudgetKind, value: float, solver: TiedSolver) -> BudgetError:
     unit = _unit(problem, kind)
     expected = f"at least {_shown(solver.least_resource * unit)}"
     if kind == "max_kl":

@@ -103,7 +103,7 @@ def nearby_plans(
     ]
     nearby = [_nearby(problem, moved) for moved in (*found, *pairs) if _touches(moved, through)]
     nearby.sort(key=lambda near: (-near.expected_gain, [(m.group, m.new.precision) for m in near.moves]))
-    if not problem.rows:
+    if not problem.rows and not problem.has_ties:
         return nearby
     return [near for near in nearby if not problem.broken_limits(near.apply(plan))]
 
