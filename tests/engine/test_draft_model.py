@@ -7,6 +7,7 @@ import torch
 
 from ocrquant.adapters import model_folder
 from ocrquant.engine import loading
+from ocrquant.engine.cuda_device import no_waiting
 from ocrquant.engine.drafter_folder import DrafterFolder
 from ocrquant.engine.loading import RuntimeSettings, load_runtime
 from ocrquant.engine.sampling import SamplingParams
@@ -217,3 +218,25 @@ def test_blocks_of_nobody_are_forgotten_when_fewer_requests_run(monkeypatch, tmp
         assert not host[name][3:].any()
     for name in ("row_kv_len", "row_page_table", "first_key"):
         assert not host[name][24:].any()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("kind", ["second", "by query"])
+def test_drafts_on_a_gpu_are_replayed_and_wait_for_nothing_but_their_tokens(tmp_path, kind):
+    make_drafter(tmp_path, PICO, **KINDS[kind])
+    runtime = load_runtime(
+        PICO,
+        settings(speculation="drafter", drafter=tmp_path, window=8, max_requests=4, device="cuda:0"),
+    )
+    source = runtime.engine.scheduler.drafts
+    assert set(source._arenas) == {(count, 8) for count in (1, 2, 4)}
+    for prompt in prompts(runtime, "line", 3):
+        runtime.engine.submit(prompt, SamplingParams(max_tokens=40, ignore_eos=True))
+    while runtime.engine.scheduler.queue or runtime.engine.last_step.shape.prefill:
+        runtime.engine.step()
+    with no_waiting(torch.device("cuda:0")):
+        for _ in range(3):
+            runtime.engine.step()
+    assert source._device.obstacle == ""
+    assert set(source._arenas) == {(count, 8) for count in (1, 2, 4)}

@@ -22,7 +22,9 @@ __all__ = ["build", "output_of", "sanitizer", "tests"]
 _CHECKOUT = Path(__file__).parents[3]
 _KERNEL_TESTS = "tests/kernels/cuda"
 _COUNT = re.compile(r"(\d+) (passed|failed|skipped|error)")
-_ERRORS = re.compile(r"ERROR SUMMARY: (\d+) error")
+_SANITIZERS = {"memcheck": 150.0, "racecheck": 60.0, "synccheck": 60.0}
+"""Tools of compute-sanitizer, and the most seconds of each."""
+_ERRORS = (re.compile(r"ERROR SUMMARY: (\d+) error"), re.compile(r"RACECHECK SUMMARY: (\d+) hazard"))
 
 
 def build(session: Session) -> Iterator[Line]:
@@ -58,24 +60,34 @@ def tests(session: Session) -> Iterator[Line]:
 
 
 def sanitizer(session: Session) -> Iterator[Line]:
-    """Memory accesses of the CUDA kernels under compute-sanitizer."""
+    """The CUDA kernels under compute-sanitizer: memory accesses, races in shared memory, barriers."""
     program = shutil.which("compute-sanitizer") or shutil.which("/usr/local/cuda/bin/compute-sanitizer")
-    if program is None:
-        yield not_measured("sanitizer", "memcheck", "compute-sanitizer is not installed")
-        return
+    for tool, most in _SANITIZERS.items():
+        if program is None:
+            yield not_measured("sanitizer", tool, "compute-sanitizer is not installed")
+        else:
+            yield _sanitized(program, tool, _limit(session, most))
+
+
+def _sanitized(program: str, tool: str, limit: float) -> Line:
     pytest = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "gpu", "-p", "no:cacheprovider"]
-    command = [program, "--tool", "memcheck", "--target-processes", "all", *pytest]
+    command = [program, "--tool", tool, "--target-processes", "all", *pytest, str(_CHECKOUT / _KERNEL_TESTS)]
     try:
-        process = _run([*command, str(_CHECKOUT / _KERNEL_TESTS)], _limit(session, 180))
+        process = _run(command, limit)
     except subprocess.TimeoutExpired as error:
-        yield not_measured("sanitizer", "memcheck", f"not through after {error.timeout:.0f} s")
-        return
-    found = _ERRORS.search(process.stdout)
-    if found is None:
-        yield not_measured("sanitizer", "memcheck", f"no summary: {_last(process.stdout)}")
-        return
-    note = f"{found[1]} errors; {_last(process.stdout)}"
-    yield Line.of("sanitizer", "runs without an error", float(int(found[1]) == 0), at_least=1, note=note)
+        return not_measured("sanitizer", tool, f"not through after {error.timeout:.0f} s")
+    said = process.stdout
+    found = [int(count) for pattern in _ERRORS for count in pattern.findall(said)]
+    last = _last(said)
+    if not found:
+        return not_measured("sanitizer", tool, f"no summary: {last}")
+    counts = {kind: int(number) for number, kind in _COUNT.findall(said)}
+    if not counts.get("passed"):
+        return not_measured("sanitizer", tool, "no test passed under it")
+    note = f"{sum(found)} errors, {counts['passed']} tests passed, {counts.get('failed', 0)} failed"
+    return Line.of(
+        "sanitizer", f"{tool}, runs without an error", float(sum(found) == 0), at_least=1, note=note
+    )
 
 
 def output_of(command: Sequence[str]) -> str:

@@ -62,6 +62,8 @@ def _spec(form: str) -> OperandSpec:
         "fp8 by token": OperandSpec(fp8=True),
         "fp8 calibrated": OperandSpec(fp8=True, fp8_decode_scale=_one()),
         "nvfp4": OperandSpec(nvfp4_encode_scale=_one(), swizzles=True),
+        "nvfp4 by rows": OperandSpec(nvfp4_encode_scale=_one()),  # where no matrix unit reads tiles
+        "plain": OperandSpec(plain=True),
     }[form]
 
 
@@ -100,7 +102,7 @@ _PRODUCERS = {
     "rms_norm": _rms_norm,
     "gated_rms_norm": _gated_rms_norm,
 }
-_FORMS = ("fp8 by token", "fp8 calibrated", "nvfp4")
+_FORMS = ("plain", "fp8 by token", "fp8 calibrated", "nvfp4", "nvfp4 by rows")
 
 
 def _cache(form: str) -> Tensor:
@@ -121,6 +123,15 @@ def _paged_attention(form: str, rows: int = ROWS) -> None:
     q, out = _empty(rows, HEADS, HEAD_DIM), _empty(rows, HEADS * HEAD_DIM)
     table, starts = _empty(ROWS, PAGES, dtype=torch.int32), _empty(ROWS + 1, dtype=torch.int32)
     paged_attention_triton(q, _cache(form), _cache(form), table, starts, count, 0.0625, out)
+
+
+def _drafts_attention() -> None:
+    """Blocks of a drafter: a row sees all of its block, and sliding layers no key before their window."""
+    rows, caches = REQUESTS * WINDOW, (_cache("bf16 cache"), _cache("bf16 cache"))
+    where = _empty(REQUESTS, PAGES, dtype=torch.int32), *_where()
+    out, first = _empty(rows, HEADS * HEAD_DIM), _i32(REQUESTS)
+    q = _empty(rows, HEADS, HEAD_DIM)
+    paged_attention_triton(q, *caches, *where, 0.0625, out, causal=False, first_key=first)
 
 
 def _i32(*shape: int) -> Tensor:
@@ -186,12 +197,12 @@ def _replay() -> tuple[Records, Cursors]:
     return records, Cursors(base, write_pos, flush, flushes, history=HISTORY, window=WINDOW)
 
 
-def _replay_rows() -> None:
-    rows = REQUESTS * WINDOW
+def _replay_rows(*, accepted: bool) -> None:
+    rows = REQUESTS * (1 if accepted else WINDOW)
     mixed, a, b, a_log, dt_bias = _delta_rows(rows)
     out = _empty(rows, VALUE_HEADS * STATE_DIM)
     kept = (*_replay(), *_where())
-    replay_rows_triton(mixed, a, b, a_log, dt_bias, *kept, out, KEY_HEADS, accepted=False)
+    replay_rows_triton(mixed, a, b, a_log, dt_bias, *kept, out, KEY_HEADS, accepted=accepted)
 
 
 def _replay_fold() -> None:
@@ -237,6 +248,7 @@ CALLS: Mapping[str, Callable[[], None]] = MappingProxyType(
         for form in ("bf16 cache", "coded cache")
     }
     | {
+        "paged_attention, drafts": _drafts_attention,
         "paged_attention, windows": partial(_paged_attention, "bf16 cache", ROWS * WINDOW),
         "causal_conv, a row each": partial(_causal_conv, is_window=False),
         "causal_conv, windows": partial(_causal_conv, is_window=True),
@@ -244,7 +256,8 @@ CALLS: Mapping[str, Callable[[], None]] = MappingProxyType(
         "gated_delta_window": _gated_delta_window,
         "record_window": _record_window,
         "redo_window": _redo_window,
-        "replay_rows, windows": _replay_rows,
+        "replay_rows, a row each": partial(_replay_rows, accepted=True),
+        "replay_rows, windows": partial(_replay_rows, accepted=False),
         "replay_fold": _replay_fold,
         "move_cursors": _move_cursors,
         "commit_state": _commit_state,

@@ -156,17 +156,38 @@ def test_counts_of_tests_are_read(monkeypatch):
     assert line.not_measured == "no tests ran"
 
 
-def test_the_sanitizers_summary_is_read(monkeypatch):
+def test_the_sanitizers_summaries_are_read(monkeypatch):
+    tools = ["memcheck", "racecheck", "synccheck"]
     monkeypatch.setattr(suites.shutil, "which", lambda name: None)
-    (line,) = suites.sanitizer(session())
-    assert line.not_measured == "compute-sanitizer is not installed"
+    lines = list(suites.sanitizer(session()))
+    assert [line.what for line in lines] == tools
+    assert {line.not_measured for line in lines} == {"compute-sanitizer is not installed"}
     monkeypatch.setattr(suites.shutil, "which", lambda name: name)
-    monkeypatch.setattr(suites, "_run", said("========= ERROR SUMMARY: 0 errors\n"))
-    (line,) = suites.sanitizer(session())
-    assert line.verdict == "reached"
-    monkeypatch.setattr(suites, "_run", said("========= ERROR SUMMARY: 2 errors\n"))
-    (line,) = suites.sanitizer(session())
-    assert (line.value, line.verdict) == (0, "missed")
+    passed = "30 passed, 2 deselected in 9.00s\n"
+    words = {
+        "memcheck": "========= ERROR SUMMARY: 0 errors\n",
+        "racecheck": "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)\n",
+        "synccheck": "========= ERROR SUMMARY: 2 errors\n",
+    }
+
+    def run(command, limit):
+        return subprocess.CompletedProcess(command, 0, passed + words[command[2]], None)
+
+    monkeypatch.setattr(suites, "_run", run)
+    lines = list(suites.sanitizer(session()))
+    assert [line.what.split(",")[0] for line in lines] == tools
+    assert [line.verdict for line in lines] == ["reached", "reached", "missed"]
+    assert lines[2].note == "2 errors, 30 tests passed, 0 failed"
+    words["racecheck"] = "========= RACECHECK SUMMARY: 3 hazards displayed (3 errors, 0 warnings)\n"
+    assert [line.value for line in suites.sanitizer(session())] == [1, 0, 0]
+
+
+def test_a_sanitizer_under_which_no_test_passed_has_not_measured(monkeypatch):
+    monkeypatch.setattr(suites.shutil, "which", lambda name: name)
+    monkeypatch.setattr(suites, "_run", said("40 skipped in 2.00s\n========= ERROR SUMMARY: 0 errors\n"))
+    assert {line.not_measured for line in suites.sanitizer(session())} == {"no test passed under it"}
+    monkeypatch.setattr(suites, "_run", said("compute-sanitizer: cannot attach\n", 1))
+    assert next(suites.sanitizer(session())).not_measured == "no summary: compute-sanitizer: cannot attach"
 
 
 def test_what_takes_too_long_is_ended(monkeypatch):

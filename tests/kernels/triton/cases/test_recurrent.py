@@ -70,7 +70,8 @@ def test_the_rule(key_dim, value_dim):
 
 def test_windows_leave_the_state_and_can_be_done_again():
     dim, window = 16, 3
-    inputs = delta_rows(4, dim, dim)
+    mixed, a, b, *rest = delta_rows(4, dim, dim)
+    inputs = (padded(mixed), padded(a), padded(b), *rest)
     where = (i32(0, 3, 4, 4), i32(2, -1, 0))
     results = []
     for window_op, record_op, redo_op in (
