@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from ocrquant.kernels.pixel_values import pixel_values
 from ocrquant.models.processing.images import CHANNELS, ImageSpec
 
 __all__ = ["PixelTable"]
@@ -41,10 +42,8 @@ class PixelTable:
             [patches of all images, channels * temporal_patch_size * patch_size ** 2].
         """
         joined = patches[0] if len(patches) == 1 else np.concatenate(patches)
-        codes = torch.from_numpy(joined).to(self.device).view(-1, CHANNELS, 1, self.spec.patch_size**2)
-        shape = (codes.shape[0], CHANNELS, self.spec.temporal_patch_size, codes.shape[3])
-        values = self.levels.new_empty(shape)
-        for channel in range(CHANNELS):
-            found = self.levels[channel].index_select(0, codes[:, channel].reshape(-1).int())
-            values[:, channel] = found.view(shape[0], 1, shape[3])
-        return values.view(shape[0], -1)
+        codes = torch.from_numpy(joined).to(self.device).view(-1, CHANNELS, self.spec.patch_size**2)
+        frames = self.spec.temporal_patch_size
+        values = self.levels.new_empty((codes.shape[0], CHANNELS, frames, codes.shape[2]))
+        pixel_values(codes, self.levels, values)
+        return values.flatten(1)

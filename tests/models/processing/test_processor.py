@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from ocrquant.errors import ModelError, PageSizeError, RecipeError
-from ocrquant.models.processing import PixelTable, PromptTokens, image_spec, open_processor
+from ocrquant.models.processing import PixelTable, PromptTokens, image_spec, images, open_processor
+from ocrquant.models.processing.images import CHANNELS
 from ocrquant.models.processing.pages import image_positions
 from tests.models.processing.conftest import noise
 
@@ -211,3 +212,23 @@ def test_steps_that_are_turned_off(off):
     spec = image_spec("qwen3_5", off, "settings")
     expected = Qwen2VLImageProcessorPil(**off)(images=[image], return_tensors="pt")["pixel_values"]
     assert torch.equal(PixelTable(spec, torch.float32).pack([spec.patches(image)[0]]), expected)
+
+
+@pytest.mark.parametrize("model_type", ["qwen3_5", "paddleocr_vl"])
+@pytest.mark.parametrize("mode", ["L", "RGB", "1", "LA"])
+def test_gray_pages_have_the_patches_of_three_channels(model_type, mode, monkeypatch):
+    """One channel is resized for three; pages with a single colored pixel are resized as they are."""
+    spec = image_spec(model_type, {}, "settings")
+    image = noise(90, 210).convert("L").convert(mode)
+    found, _ = spec.patches(image)
+    values = found.reshape(len(found), CHANNELS, -1)
+    assert (values == values[:, :1]).all()
+    monkeypatch.setattr(images, "_as_gray", lambda image: None)
+    expected, _ = spec.patches(image)
+    assert (found == expected).all()
+    monkeypatch.undo()
+    colored = image.convert("RGB")
+    colored.putpixel((89, 209), (255, 0, 0))
+    patches, _ = spec.patches(colored)
+    values = patches.reshape(len(patches), CHANNELS, -1)
+    assert (values[:, 0] != values[:, 1]).any()
