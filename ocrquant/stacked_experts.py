@@ -4,17 +4,29 @@
 ``PREFIX.down_proj`` [experts, hidden, inner] the rest; Qwen3-VL publishes both with rows and columns
 exchanged. Servers read the same weights expert by expert too (``PREFIX.3.gate_proj.weight``), and quantized
 ones in no other way. Which tensors these are follows from two names that belong together and from shapes that
-fit each other. Reads no tensor.
+fit each other. Knows no file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["StackedWeight", "stacked_weights"]
 
 GATE_UP, DOWN = "gate_up_proj", "down_proj"
+
+
+class _File(Protocol):
+    """What reads parts of a tensor; see `ocrquant.tensor_file`."""
+
+    def read_rows(self, name: str, rows: Sequence[int]) -> Tensor: ...
+
+    def read_part(self, name: str, index: int, first: int, count: int) -> Tensor: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +55,17 @@ class StackedWeight:
     def shape(self) -> tuple[int, int]:
         """``(out, in)`` of the weight."""
         return self.rows, self.columns
+
+    def read(self, file: _File) -> Tensor:
+        """The weight [out, in] in the dtype in which it is stored, in memory of its own.
+
+        Raises:
+            OSError: The file cannot be read.
+        """
+        if not self.is_turned:
+            return file.read_part(self.stack, self.expert, self.first, self.rows)
+        turned = file.read_rows(self.stack, [self.expert])[0].T
+        return turned[self.first : self.first + self.rows].clone().contiguous()
 
 
 def stacked_weights(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, StackedWeight]:

@@ -120,6 +120,24 @@ class TensorFile:
             self._fill(into, offset + row * into.nbytes)
         return found
 
+    def read_part(self, name: str, index: int, first: int, count: int) -> Tensor:
+        """Some rows [count, ...] of one part of a tensor [parts, rows, ...], in the dtype of the file.
+
+        Raises:
+            KeyError: There is no such tensor.
+            IndexError: There is no such part, or it has fewer rows.
+            OSError: The file cannot be read.
+        """
+        import torch
+
+        stored, (parts, rows, *shape), offset = self._place(name)
+        if not (0 <= index < parts and 0 <= first <= first + count <= rows):
+            raise IndexError(f"rows {first} to {first + count} of part {index} in {name} {[parts, rows]}")
+        found = torch.empty((count, *shape), dtype=stored)
+        row_bytes = found.nbytes // max(1, count)
+        self._fill(found.reshape(-1), offset + (index * rows + first) * row_bytes)
+        return found
+
     def close(self) -> None:
         """Closes the file; tensors already read stay valid."""
         if self._descriptor >= 0:

@@ -53,6 +53,17 @@ def test_rows_are_read_alone(saved):
             file.read_rows("torch.bfloat16", [5])
 
 
+def test_parts_are_read_alone(tmp_path):
+    tensor = torch.arange(2 * 5 * 3).reshape(2, 5, 3).bfloat16()
+    save_file({"stack": tensor}, tmp_path / "model.safetensors")
+    with TensorFile(tmp_path / "model.safetensors") as file:
+        assert torch.equal(file.read_part("stack", 1, 2, 3), tensor[1, 2:5])
+        assert file.read_part("stack", 0, 5, 0).shape == (0, 3)
+        for index, first, count in [(2, 0, 1), (0, 3, 3), (0, -1, 1)]:
+            with pytest.raises(IndexError):
+                file.read_part("stack", index, first, count)
+
+
 def test_a_file_that_ends_early_is_refused(saved):
     path = saved[1]
     path.write_bytes(path.read_bytes()[:-8])

@@ -6,7 +6,7 @@ Knows no architecture and loads no torch.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -22,7 +22,7 @@ from ocrquant.adapters.structure import (
     exchange_prefix,
 )
 from ocrquant.errors import ModelError
-from ocrquant.stacked_experts import stacked_weights
+from ocrquant.stacked_experts import StackedWeight, stacked_weights
 
 __all__ = ["TIED_REASON", "build_map", "text_config"]
 
@@ -179,7 +179,9 @@ def build_map(
     roots = (*(_on_disk(name, naming) for name in family.vision), *family.vision)
     vision = [name for name in tensors if name.startswith(tuple(f"{root}." for root in roots))]
     mtp = _mtp_tensors(tensors, blocks, len(layers))
-    tensors = _unstacked(tensors, mtp)
+    drafts = set(mtp)
+    stacked = stacked_weights({name: t.shape for name, t in tensors.items() if name not in drafts})
+    tensors = _unstacked(tensors, stacked)
     builder = _Builder(tensors, widths(text, family.head), _num_experts(text), family.norm_offset)
     builder.seen |= {f"{_on_disk(f'{family.decoder}.embed_tokens', naming)}.weight", *vision, *mtp}
     for block, layer in enumerate(layers):
@@ -202,14 +204,15 @@ def build_map(
         other=tuple(name for name in tensors if name not in builder.seen),
         max_positions=int(text["max_position_embeddings"]),
         tensors=tensors,
+        stacked=stacked,
         renamed=naming,
     )
 
 
-def _unstacked(tensors: Mapping[str, TensorInfo], mtp: Collection[str]) -> dict[str, TensorInfo]:
+def _unstacked(
+    tensors: Mapping[str, TensorInfo], stacked: Mapping[str, StackedWeight]
+) -> dict[str, TensorInfo]:
     """The tensors with those that hold all experts of a layer taken apart; draft heads stay as they are."""
-    drafts = set(mtp)
-    stacked = stacked_weights({name: t.shape for name, t in tensors.items() if name not in drafts})
     stacks = {weight.stack for weight in stacked.values()}
     found = {name: tensor for name, tensor in tensors.items() if name not in stacks}
     for name, weight in stacked.items():

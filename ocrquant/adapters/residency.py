@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForImageTextToText, GenerationConfig, PreTrainedModel
 
+from ocrquant.adapters.experts import split_experts
 from ocrquant.adapters.structure import ModelMap
 from ocrquant.errors import ModelError
 from ocrquant.stored_parameter import StoredParameter
@@ -59,6 +60,7 @@ class Residency:
         self.dtype = dtype
         self._folder = folder
         self._tensors = model_map.tensors
+        self._stacked = model_map.stacked
         self._files: dict[str, TensorFile] = {}
         self._parts: dict[str, _Part] = {}
 
@@ -119,10 +121,16 @@ class Residency:
         dtype = dtype or base_dtype
         is_exact = dtype.itemsize >= base_dtype.itemsize and _stored_as(self._tensors[name].dtype, base_dtype)
         try:
-            tensor = self._file(name).read(name, dtype if is_exact else None)
+            tensor = self._read(name, dtype if is_exact else None)
         except (OSError, ValueError, KeyError) as error:
             raise self._damaged(name, error) from error
         return tensor.to(self.device).to(base_dtype).to(dtype) if not is_exact else tensor.to(self.device)
+
+    def _read(self, name: str, dtype: torch.dtype | None) -> Tensor:
+        if (weight := self._stacked.get(name)) is not None:
+            found = weight.read(self._file(name))
+            return found if dtype is None else found.to(dtype)
+        return self._file(name).read(name, dtype)
 
     def _looking_up(self, module: nn.Module, forward: Callable[..., Any]) -> Callable[[Tensor], Tensor]:
         def look_up(ids: Tensor) -> Tensor:
@@ -227,6 +235,8 @@ def load_in_parts(
         model: PreTrainedModel = AutoModelForImageTextToText.from_config(
             config, dtype=dtype, trust_remote_code=allow_remote_code
         )
+    # Before parameters get a place on the disk: experts have names of their own there, or parts of a tensor.
+    split_experts(model)
     if (folder / "generation_config.json").is_file():
         model.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
     _require_plain_names(model, model_map)

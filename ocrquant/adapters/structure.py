@@ -8,10 +8,11 @@ architecture: other modules fill these records in.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 from ocrquant.formats import FORMATS, Precision
+from ocrquant.stacked_experts import StackedWeight
 
 __all__ = ["Group", "LinearInfo", "ModelMap", "NormFold", "TensorInfo", "exchange_prefix"]
 
@@ -156,6 +157,7 @@ class ModelMap:
         other: Tensors that belong to no known part, copied as they are.
         max_positions: Longest sequence that the decoder was made for, in tokens.
         tensors: Every tensor of the checkpoint; experts that it stores as one tensor are told apart here.
+        stacked: Where the weights of experts lie that are told apart.
         renamed: Prefixes of names on disk and, where another, of the same modules in memory.
         guesses: What was concluded without knowing the architecture, one sentence each; else empty.
     """
@@ -175,6 +177,7 @@ class ModelMap:
     other: tuple[str, ...]
     max_positions: int
     tensors: Mapping[str, TensorInfo]
+    stacked: Mapping[str, StackedWeight] = field(default_factory=dict)
     renamed: tuple[tuple[str, str], ...] = ()
     guesses: tuple[str, ...] = ()
 

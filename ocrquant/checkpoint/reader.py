@@ -12,7 +12,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -71,25 +70,15 @@ class CheckpointReader:
         Raises:
             ModelError: There is no such tensor, or its file cannot be read.
         """
-        if name in self.stacked and name not in self._open:
-            return self._read_stacked(self.stacked[name])
-        if name not in self._open:
+        weight = self.stacked.get(name) if name not in self._open else None
+        if weight is None and name not in self._open:
             raise ModelError(
                 self.folder, expected=f"a tensor {name}", given="none", fix="name another checkpoint"
             )
         try:
-            return self._open[name].read(name)
+            return self._open[name].read(name) if weight is None else weight.read(self._open[weight.stack])
         except OSError as error:
             raise _damaged(self.folder, error) from error
-
-    def _read_stacked(self, weight: StackedWeight) -> Tensor:
-        try:
-            expert = self._open[weight.stack].read_rows(weight.stack, [weight.expert])[0]
-        except OSError as error:
-            raise _damaged(self.folder, error) from error
-        rows = expert.T if weight.is_turned else expert
-        # A copy in the order of rows: the other half of the expert goes away.
-        return rows[weight.first : weight.first + weight.rows].clone(memory_format=torch.contiguous_format)
 
     def close(self) -> None:
         """Closes the files; tensors already read stay valid."""

@@ -160,17 +160,14 @@ def test_each_layer_hands_its_output_to_the_next(document):
         assert torch.equal(output, following)
 
 
-SPARSE = ("qwen3_5_moe", "qwen3_vl_moe", "deepseek_ocr2")
-
-
 @torch.no_grad()
 def test_weights_can_stay_on_the_disk(name, document, family_folder):
-    if name in SPARSE:
+    if name == "deepseek_ocr2":  # its separator has another name on the disk
         with pytest.raises(ModelError, match="set model.residency to whole"):
             load_model(family_folder(name), residency="block")
         return
     parted = load_model(family_folder(name), dtype=torch.float32, residency="block")
     encoded = document.encode(pages())
     assert torch.equal(parted.logits(encoded), document.logits(encoded))
-    linear = next(document.map.linears()).name
-    assert torch.equal(parted.weight(linear), document.weight(linear))
+    for linear in document.map.linears():
+        assert torch.equal(parted.weight(linear.name), document.weight(linear.name))

@@ -12,7 +12,6 @@ from safetensors.torch import load_file, save_file
 from ocrquant.adapters import load_model, read_model_map
 from ocrquant.artifacts import Assignment
 from ocrquant.checkpoint import CheckpointReader
-from ocrquant.errors import ModelError
 from ocrquant.export import Target, convert_checkpoint, write_checkpoint
 from ocrquant.formats import Precision
 from ocrquant.verify import inspect_checkpoint, verify_checkpoint
@@ -157,8 +156,3 @@ def test_experts_that_a_server_takes_for_their_shared_expert_are_found(family_fo
     assert {name.partition(".experts")[0] for name in found} == {
         f"model.language_model.layers.{layer}.mlp" for layer in range(2)
     }
-
-
-def test_it_has_to_be_in_memory_as_a_whole(stacked):
-    with pytest.raises(ModelError, match="set model.residency to whole"):
-        load_model(stacked, residency="block")
