@@ -2,7 +2,7 @@
 
 None of them is called unasked: what they gain here has not been measured, and each has a price that its
 caller states. One that is asked for and cannot be used is refused, by package and version, rather than passed
-over. Knows packages and versions; loads none of them and knows no op.
+over. Knows packages and versions; knows no op.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Literal
 
 from packaging.specifiers import SpecifierSet
@@ -19,7 +20,7 @@ from packaging.specifiers import SpecifierSet
 from ocrquant import env
 from ocrquant.errors import DeviceError
 
-__all__ = ["LIBRARIES", "Library", "LibraryName", "is_asked", "obstacle", "require_asked", "unusable"]
+__all__ = ["LIBRARIES", "Library", "LibraryName", "is_asked", "load", "obstacle", "require_asked", "unusable"]
 
 LibraryName = Literal["flashinfer", "fla"]
 """As ``OCRQUANT_LIBRARIES`` names them."""
@@ -86,11 +87,30 @@ def require_asked() -> None:
     Raises:
         DeviceError: One is not installed, or of a version that nobody has looked at.
     """
-    for name, library in LIBRARIES.items():
-        if is_asked(name) and (found := unusable(name)):
-            raise DeviceError(
-                f"OCRQUANT_LIBRARIES={name}",
-                expected=f"{library.package}{library.versions}",
-                given=found,
-                fix="pip install 'ocrquant[cuda]', or take the name out of the variable",
-            )
+    asked = env.libraries()
+    for name in LIBRARIES if asked else ():
+        if name in asked and (found := unusable(name)):
+            raise _refused(name, found)
+
+
+def load(name: LibraryName, module: str) -> ModuleType:
+    """A module of a library.
+
+    Raises:
+        DeviceError: It is installed and cannot be imported, for want of a driver or of another package.
+    """
+    try:
+        return import_module(module)
+    except Exception as error:
+        # What a library does when it is imported is its own: any of its errors means that it is not there.
+        raise _refused(name, f"{type(error).__name__}: {error}") from error
+
+
+def _refused(name: LibraryName, given: str) -> DeviceError:
+    library = LIBRARIES[name]
+    return DeviceError(
+        f"OCRQUANT_LIBRARIES={name}",
+        expected=f"{library.package}{library.versions}",
+        given=given,
+        fix="pip install 'ocrquant[cuda]', or take the name out of the variable",
+    )

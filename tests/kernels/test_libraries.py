@@ -9,7 +9,7 @@ import pytest
 from ocrquant import env
 from ocrquant.errors import DeviceError
 from ocrquant.kernels import libraries
-from ocrquant.kernels.libraries import LIBRARIES, obstacle, require_asked, unusable
+from ocrquant.kernels.libraries import LIBRARIES, load, obstacle, require_asked, unusable
 
 
 @pytest.fixture
@@ -70,3 +70,11 @@ def test_the_extra_installs_the_versions_that_are_called():
 def test_every_name_of_the_variable_is_a_library():
     assert env.libraries({}) == env.libraries({"OCRQUANT_LIBRARIES": "none"}) == frozenset()
     assert env.libraries({"OCRQUANT_LIBRARIES": ",".join(LIBRARIES)}) == set(LIBRARIES)
+
+
+def test_one_that_cannot_be_imported_is_refused_with_its_own_words(tmp_path, monkeypatch):
+    (tmp_path / "no_driver_here.py").write_text("raise RuntimeError('libcuda.so.1 not found')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(DeviceError, match=r"OCRQUANT_LIBRARIES=fla: .*RuntimeError: libcuda.so.1 not found"):
+        load("fla", "no_driver_here")
+    assert load("fla", "json").loads("1") == 1

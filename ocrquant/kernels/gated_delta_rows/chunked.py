@@ -17,7 +17,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ocrquant.kernels.libraries import obstacle, require_asked
+from ocrquant.kernels.libraries import load, obstacle, require_asked
 
 __all__ = ["CHUNK_ROWS", "chunk_obstacle", "gated_delta_rows_chunked"]
 
@@ -75,8 +75,7 @@ def gated_delta_rows_chunked(
         key_heads: G.
         span: Rows of the request; at least one.
     """
-    from fla.ops.gated_delta_rule import chunk_gated_delta_rule
-
+    library = load("fla", "fla.ops.gated_delta_rule")
     heads, key_dim, value_dim = state.shape[-3:]
     width = key_heads * key_dim
     q, k, v = mixed[span].split([width, width, heads * value_dim], dim=-1)
@@ -85,7 +84,7 @@ def gated_delta_rows_chunked(
     is_nobody = (slots < 0).view(1, 1, 1, 1)
     place = slots.clamp(min=0).long()
     before = state.index_select(0, place)
-    found, after = chunk_gated_delta_rule(
+    found, after = library.chunk_gated_delta_rule(
         q,
         k,
         v.unflatten(-1, (heads, value_dim)).unsqueeze(0),

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ocrquant.formats.precision import NVFP4_BLOCK_SIZE
 from ocrquant.formats.scale_layout import TILE_COLUMNS, TILE_ROWS
+from ocrquant.kernels.libraries import load
 
 __all__ = ["bmm_fp8", "mm_fp4"]
 
@@ -36,12 +37,10 @@ def mm_fp4(
         decode: float32 [1].
         out: bf16 [R, n], contiguous.
     """
-    import flashinfer
-
     columns = -(-2 * rows.shape[1] // (NVFP4_BLOCK_SIZE * TILE_COLUMNS)) * TILE_COLUMNS
     sides = [tiles.view(torch.uint8).view(-1, columns) for tiles in (row_tiles, weight_tiles)]
     assert all(len(side) % TILE_ROWS == 0 for side in sides), "whole tiles"
-    flashinfer.mm_fp4(
+    load("flashinfer", "flashinfer").mm_fp4(
         rows,
         weight.t(),
         sides[0],
@@ -64,7 +63,7 @@ def bmm_fp8(rows: Tensor, weight: Tensor, row_decode: Tensor, weight_decode: Ten
         weight_decode: float32 [1].
         out: bf16 [R, n], contiguous.
     """
-    import flashinfer
-
     sides = rows.unsqueeze(0), weight.t().unsqueeze(0)
-    flashinfer.bmm_fp8(*sides, row_decode, weight_decode, torch.bfloat16, out.unsqueeze(0), backend=_BACKEND)
+    load("flashinfer", "flashinfer").bmm_fp8(
+        *sides, row_decode, weight_decode, torch.bfloat16, out.unsqueeze(0), backend=_BACKEND
+    )
