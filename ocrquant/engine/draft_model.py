@@ -171,7 +171,8 @@ class _BlockArena:
         np.take(table, slots, axis=0, out=host["page_table"][:count], mode="clip")
         if self._is_sliding:
             self._write_windows(anchors, places)
-        self._write_nobody(count)
+        if count < self._count:
+            self._write_nobody(count)
         if self._there is not self._host:
             self._device.upload(self._host, self._there)
 

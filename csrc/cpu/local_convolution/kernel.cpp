@@ -1,42 +1,52 @@
 // Each row of a block with those before it, by kernels that the row itself chose: fp32 products summed from the row's own tap
 // backwards, rounded once.
 #include "common/isa.h"
-#include "common/numbers.h"
 #include "common/pool.h"
-#include "common/vec.h"
+#include "common/rows.h"
 #include "local_convolution/args.h"
 
 namespace ocrquant::OCRQUANT_ISA {
 
 namespace {
 
-// sum[c] += (base[c] + added) * y[c] over the channels of one group.
-inline void add_tap(const uint16_t* y, const uint16_t* base, float added, int64_t count, float* sum) {
-    int64_t c = 0;
-    for (; c + VEC <= count; c += VEC) {
-        const F32 kernel = widen(load_as<U16>(base + c)) + added;
-        const F32 result = load_as<F32>(sum + c) + kernel * widen(load_as<U16>(y + c));
-        std::memcpy(sum + c, &result, sizeof(result));
+// A row, the taps that it has, and what its own kernels add to those of all rows.
+struct Row {
+    const LocalConvolutionArgs& a;
+    const uint16_t *y, *added;
+    int64_t taps, groups;
+
+    float added_to(int64_t tap, int64_t channel) const { return from_bf16(added[tap * groups + channel / a.group]); }
+
+    // The next VEC channels, all of one group.
+    F32 part(int64_t c) const {
+        F32 sum{};
+        for (int64_t t = 0; t < taps; ++t) {
+            const F32 kernel = load_wide(a.base + t * a.width + c) + added_to(t, c);
+            sum = sum + kernel * load_wide(y - t * a.width + c);
+        }
+        return sum;
     }
-    for (; c < count; ++c) sum[c] += (from_bf16(base[c]) + added) * from_bf16(y[c]);
-}
+
+    float one(int64_t c) const {
+        float sum = 0.f;
+        for (int64_t t = 0; t < taps; ++t)
+            sum += (from_bf16(a.base[t * a.width + c]) + added_to(t, c)) * from_bf16(y[c - t * a.width]);
+        return sum;
+    }
+};
 
 }  // namespace
 
 void local_convolution(const LocalConvolutionArgs& a) {
     const int64_t groups = a.width / a.group;
+    const bool is_even = a.group % VEC == 0;
     parallel_for(a.rows, a.rows * a.width * a.taps < 1 << 16, [&](int64_t r) {
-        float* const sum = static_cast<float*>(scratch(1, a.width * int64_t(sizeof(float))));
-        for (int64_t c = 0; c < a.width; ++c) sum[c] = 0.f;
         const int64_t before = r % a.block, taps = a.taps <= before ? a.taps : before + 1;
-        for (int64_t t = 0; t < taps; ++t) {
-            const uint16_t* const added = a.added + r * a.added_row + t * groups;
-            for (int64_t g = 0; g < groups; ++g) {
-                const int64_t c = g * a.group;
-                add_tap(a.y + (r - t) * a.width + c, a.base + t * a.width + c, from_bf16(added[g]), a.group, sum + c);
-            }
-        }
-        narrow_row(sum, a.width, a.out + r * a.width);
+        const Row row{a, a.y + r * a.width, a.added + r * a.added_row, taps, groups};
+        uint16_t* const out = a.out + r * a.width;
+        int64_t c = 0;
+        for (; is_even && c + TURN <= a.width; c += TURN) store_turn(each([&](int i) { return row.part(c + i * VEC); }), out + c);
+        for (; c < a.width; ++c) out[c] = to_bf16(row.one(c));
     });
 }
 
