@@ -141,9 +141,13 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         for name in options.families:
             folder = (options.keep or Path(temporary)).absolute() / name
-            for cells, is_good in family_lines(name, options.python, folder):
+            lines = list(family_lines(name, options.python, folder))
+            for cells, is_good in lines:
                 table.add_row(*cells, style="" if is_good else "red")
-                sound.append(is_good)
+            sound += [is_good for _, is_good in lines]
+            # The table comes when all are done.
+            num_bad = sum(not is_good for _, is_good in lines)
+            print(f"{name}: {len(lines)} lines, {num_bad} not as meant", file=sys.stderr, flush=True)
     Console(width=190).print(table)
     return 0 if sound and all(sound) else 1
 
