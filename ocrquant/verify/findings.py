@@ -67,6 +67,7 @@ _TEXTS: Mapping[Severity, Mapping[str, str]] = {
         "global-scales-differ": "a server keeps one scale for the fused product and decodes the rest wrongly",
         # Names, as a server matches them
         "fused-shards-disagree": "the server refuses the checkpoint, or fills half of the fused weight",
+        "experts-disagree": "the server refuses the checkpoint: it has one method for the experts of a layer",
         "name-not-matched": "the server loads codes as plain weights, or drops them: garbled output",
         "name-matched-wrongly": "the server expects another scheme there, and its tensors",
         "target-cannot-serve": "this server does not load the checkpoint, or loads it wrongly",

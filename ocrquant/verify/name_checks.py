@@ -20,6 +20,7 @@ _IGNORE = "ignore it by patterns that begin with re:.*, and name no class of mod
 
 def check_names(architecture: str, declaration: Declaration, linears: Linears, findings: Findings) -> None:
     """Asks the rules of vLLM for each of its layers, and compares the answer with what is stored."""
+    _check_experts(linears, findings)
     model = SERVED_MODELS.get(architecture)
     if model is None:
         known = "an architecture whose names in vLLM are known here"
@@ -31,6 +32,24 @@ def check_names(architecture: str, declaration: Declaration, linears: Linears, f
         names = [linear.name for linear in linears.items.values() if linear.side == side]
         for module in model.modules(names, is_vision=side == "vision"):
             _check_module(declaration, module, model, linears, findings)
+
+
+def _check_experts(linears: Linears, findings: Findings) -> None:
+    """Whatever their names: servers choose one method for all experts of a layer."""
+    layers: dict[str, dict[tuple[object, object], StoredLinear]] = {}
+    for name, linear in linears.items.items():
+        module, found, _ = name.partition(".experts.")
+        if found and linear.side == "decoder":
+            layers.setdefault(f"{module}.experts", {}).setdefault(_stored(linear), linear)
+    for module, kinds in layers.items():
+        if len(kinds) > 1:
+            findings.add(
+                "experts-disagree",
+                module,
+                expected="one scheme for all experts of the layer",
+                given=", ".join(f"{linear.name} {linear.stored or 'bf16'}" for linear in kinds.values()),
+                fix="give experts.gate_up and experts.down of a layer one precision",
+            )
 
 
 def _check_module(

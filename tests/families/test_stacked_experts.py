@@ -139,6 +139,14 @@ def test_an_expert_that_was_damaged_is_found(rounded, stacked, tmp_path):
     assert found["error-too-large"] == packed.removesuffix(".weight_packed")
 
 
+@pytest.mark.parametrize("kind", ["compressed-tensors", "modelopt"])
+def test_experts_of_one_layer_in_two_formats_are_found(rounded, stacked, tmp_path, kind):
+    groups = plan(rounded, 0, 1) | {"layers.1.experts.down": Precision.BF16}
+    write(rounded, stacked, tmp_path / "out", groups, kind)
+    (found,) = verify_checkpoint(tmp_path / "out", source=stacked).items
+    assert (found.code, found.what) == ("experts-disagree", MLP.format(1))
+
+
 def test_experts_that_a_server_takes_for_their_shared_expert_are_found(family_folder, tmp_path):
     """vLLM 0.32 on ModelOpt's mixed files; this package excludes such experts by name."""
     source = family_folder("qwen3_5_moe")
