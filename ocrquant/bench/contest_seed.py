@@ -36,11 +36,13 @@ from ocrquant.sensitivity.batches import encode, plan_batches
 from ocrquant.sensitivity.judge import PlanJudge
 from ocrquant.toolkits.modelopt_search import METHODS, auto_quantize, plan_bits
 
-__all__ = ["OURS", "THEIRS", "SeedContest", "run_seed"]
+__all__ = ["CEILING", "OURS", "OWN", "THEIRS", "JudgedPages", "SeedContest", "run_seed"]
 
 OURS = "ocrquant"
 THEIRS = ("modelopt gradient", "modelopt kl_div")
 OWN = "ocrquant, own weights"
+CEILING = "of the judged pages"
+"""The plans of least sum by our scores on the pages that judge: about the best that scores can know."""
 
 FORMATS = (Precision.NVFP4, Precision.FP8)
 HELD_BACK = 4
@@ -49,6 +51,9 @@ HELD_BACK = 4
 Plan = dict[str, Precision]
 PlanOf = dict[str, Plan]
 """Plan by budget."""
+
+JudgedPages = Mapping[str, Mapping[str, Sequence[Sequence[float]]]]
+"""Side -> budget -> page by page: KL summed over its answer tokens, and their number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +70,7 @@ class SeedContest:
     seed: int
     max_measurements: int
     own_weights: bool
+    ceiling: bool
 
     def pages(self, split: Literal["calibration", "heldout"]) -> list[Page]:
         """The seed's choice of pages of a split."""
@@ -79,8 +85,8 @@ class SeedContest:
         return sha256_data([str(self.model), pages, self.batch_size, self.bits, *extra])
 
 
-def run_seed(contest: SeedContest, say: Callable[[str], None]) -> dict[str, Any]:
-    """Plans of every side and their KL divergences.
+def run_seed(contest: SeedContest, say: Callable[[str], None]) -> tuple[dict[str, Any], JudgedPages]:
+    """Plans of every side and their KL divergences, and the latter page by page.
 
     Args:
         contest: The seed.
@@ -92,34 +98,39 @@ def run_seed(contest: SeedContest, say: Callable[[str], None]) -> dict[str, Any]
         found = _kept(contest, name, partial(_modelopt, contest, method))
         plans[name], seconds[name] = _plans(found), found["cpu_seconds"]
         say(f"{name} scored in {found['cpu_seconds']:.1f} s")
-    found = _kept(contest, OURS, lambda: _ours(contest), contest.max_measurements)
+    found = _kept(contest, OURS, lambda: _ours(contest, "nearest"), contest.max_measurements)
     plans[OURS] = _plans(found)
     seconds |= {OURS: found["cpu_seconds"], f"{OURS}, swaps": found["swap_seconds"]}
     say(f"{OURS} scored in {found['cpu_seconds']:.1f} s, swaps took {found['swap_seconds']:.1f} s")
     num_pages = contest.num_heldout_pages
-    judged = _kept(contest, "judged", lambda: _judged(contest, plans), num_pages, _texts(plans))
+    judged = _kept(contest, "judged", lambda: _judged(contest, "judged", plans), num_pages, _texts(plans))
     if contest.own_weights:
-        ours = {OURS: plans[OURS]}
-        own = _kept(contest, OWN, lambda: _judged_own(contest, ours), num_pages, _texts(ours))
-        judged = {**judged, OWN: own[OURS]}
+        whole = _kept(contest, OWN, lambda: _ours(contest, "own"), contest.max_measurements)
+        own = {OWN: _plans(whole)}
+        seconds |= {OWN: whole["cpu_seconds"], f"{OWN}, swaps": whole["swap_seconds"]}
+        say(f"{OWN} scored in {whole['cpu_seconds']:.1f} s, swaps took {whole['swap_seconds']:.1f} s")
+        name = f"judged, {OWN}"
+        judged |= _kept(contest, name, lambda: _judged(contest, "own", own), num_pages, _texts(own))
+        plans |= own
+    if contest.ceiling:
+        best = _kept(contest, CEILING, lambda: _ceiling(contest), num_pages)
+        judged |= {CEILING: best["judged"]}
+        plans[CEILING] = _plans(best)
     document = load_model(contest.model)
     rows = {budget: _row(document, budget, plans, judged) for budget in plans[OURS]}
-    return {"plans": rows, "cpu_seconds": seconds, "swaps": found["swaps"]}
+    return {"plans": rows, "cpu_seconds": seconds, "swaps": found["swaps"]}, judged
 
 
 def _row(document: DocumentModel, budget: str, plans: Mapping[str, PlanOf], judged: Mapping[str, Any]) -> Any:
     kl = {name: _mean(judged[name][budget]) for name in judged}
     best = min(kl[name] for name in THEIRS)
-    row: dict[str, Any] = {
+    return {
         "kl": kl,
         "bits": {name: plan_bits(document, plans[name][budget]) for name in plans},
-        "ratio": kl[OURS] / best,
+        "ratio": {side: kl[side] / best for side in kl if side not in THEIRS},
         "pages": len(judged[OURS][budget]),
         "tokens": sum(count for _, count in judged[OURS][budget]),
     }
-    if OWN in kl:
-        row["ratio_own_weights"] = kl[OWN] / best
-    return row
 
 
 def _mean(pages: Sequence[Sequence[float]]) -> float:
@@ -152,17 +163,17 @@ def _modelopt(contest: SeedContest, method: Literal["gradient", "kl_div"]) -> di
     }
 
 
-def _ours(contest: SeedContest) -> dict[str, Any]:
+def _ours(contest: SeedContest, weights: str) -> dict[str, Any]:
+    """Our plans, scored with and for such weights."""
     document, section = load_model(contest.model), _section(contest)
-    nearest = WeightsSection(smoothing=False, scale_search=False, gptq=False)
     plans: dict[str, dict[str, str]] = {}
     swaps: dict[str, Any] = {}
-    with _run_folder(contest, "nearest") as run:
+    with _run_folder(contest, weights) as run:
         inputs = {"contest": contest.digest()}
         if not run.is_current(Sensitivity, inputs):
             shutil.rmtree(run.path / ".partial", ignore_errors=True)
         begin = time.process_time()
-        rounding = _rounded(contest, run, document, nearest)
+        rounding = _rounded(contest, run, document, weights)
         calibrated = time.process_time()
         if not run.is_current(Sensitivity, inputs):
             measure_sensitivity(
@@ -207,26 +218,36 @@ def _ours(contest: SeedContest) -> dict[str, Any]:
     }
 
 
-def _judged(contest: SeedContest, plans: Mapping[str, PlanOf]) -> dict[str, Any]:
-    """KL by page of every plan under nearest weights."""
-    nearest = WeightsSection(smoothing=False, scale_search=False, gptq=False)
-    # In a folder of its own: measurements of plans on other pages would take the place of these.
-    return _judged_with(contest, "judged", nearest, plans)
+def _ceiling(contest: SeedContest) -> dict[str, Any]:
+    """Plans by scores that were measured on the judged pages, and their KL there."""
+    document, section = load_model(contest.model), _section(contest)
+    heldout = contest.pages("heldout")
+    with _run_folder(contest, "ceiling") as run:
+        rounding = _rounded(contest, run, document, "nearest")
+        inputs = {"contest": contest.digest(), "heldout": sha256_data([page.id for page in heldout])}
+        if not run.is_current(Sensitivity, inputs):
+            measure_sensitivity(
+                run, document, heldout, rounding, section, SearchSection(), inputs, grid_plans
+            )
+        sensitivity = run.load(Sensitivity)
+        plans = {
+            f"{bits:g} bits": choose_formats(sensitivity, Budget(bits_per_weight=bits), inputs).groups
+            for bits in contest.bits
+        }
+        with PlanJudge(run, document, heldout, rounding, section, inputs) as judge:
+            judged = {budget: judge(plan) for budget, plan in plans.items()}
+    return {"plans": _texts_of(plans), "judged": judged}
 
 
-def _judged_own(contest: SeedContest, plans: Mapping[str, PlanOf]) -> dict[str, Any]:
-    """KL by page of our plans under the weights that our recipes round."""
-    own = WeightsSection(num_held_back_pages=max(1, contest.num_pages // HELD_BACK))
-    return _judged_with(contest, "own", own, plans)
+def _judged(contest: SeedContest, folder: str, plans: Mapping[str, PlanOf]) -> dict[str, Any]:
+    """KL by page of every plan under the weights of a folder, nearest ones unless it is that of our own.
 
-
-def _judged_with(
-    contest: SeedContest, folder: str, weights: WeightsSection, plans: Mapping[str, PlanOf]
-) -> dict[str, Any]:
+    A judge forgets what was measured on other pages, so that nearest weights are judged in a second folder.
+    """
     document = load_model(contest.model)
     found: dict[str, Any] = {}
     with _run_folder(contest, folder) as run:
-        rounding = _rounded(contest, run, document, weights)
+        rounding = _rounded(contest, run, document, folder)
         heldout = contest.pages("heldout")
         inputs = {"contest": contest.digest(), "heldout": sha256_data([page.id for page in heldout])}
         with PlanJudge(run, document, heldout, rounding, _section(contest), inputs) as judge:
@@ -235,17 +256,18 @@ def _judged_with(
     return found
 
 
-def _rounded(
-    contest: SeedContest, run: RunFolder, document: DocumentModel, weights: WeightsSection
-) -> Rounding:
+def _rounded(contest: SeedContest, run: RunFolder, document: DocumentModel, weights: str) -> Rounding:
     """Statistics and rounded weights of the calibration pages, made where they are not there."""
+    section = WeightsSection(smoothing=False, scale_search=False, gptq=False)
+    if weights == "own":
+        section = WeightsSection(num_held_back_pages=max(1, contest.num_pages // HELD_BACK))
     inputs = {"contest": contest.digest()}
     pages = contest.pages("calibration")
     batching = StatisticsSection(batch_size=contest.batch_size)
     if not run.is_current(Statistics, inputs):
         collect_statistics(run, document, pages, batching, inputs)
     if not run.is_current(Rounding, inputs):
-        round_groups(run, document, pages, run.load(Statistics), weights, list(FORMATS), batching, inputs)
+        round_groups(run, document, pages, run.load(Statistics), section, list(FORMATS), batching, inputs)
     return run.load(Rounding)
 
 

@@ -27,7 +27,7 @@ class Entry:
     has_table: bool = False
 
 
-ONCE = ("contest", "correctness", "drafts", "kernels", "memory", "roofline", "soak")
+ONCE = ("contest", "correctness", "drafts", "kernels", "kills", "memory", "roofline", "soak")
 """Benchmarks that repeat nothing."""
 TABLES = ("gpu", "kernels", "roofline")
 """Benchmarks that print a table."""
@@ -52,6 +52,7 @@ BENCHMARKS: Mapping[str, Entry] = MappingProxyType(
             "export": "a model of Qwen3.5-4B shape exported against a copy of its file: time and memory",
             "sensitivity": "scores of all groups and formats: screened and measured, against whole passes",
             "contest": "our plans against those of ModelOpt's AutoQuantize, on pages that neither saw",
+            "kills": "a run killed at random moments and run again: the same plan, byte for byte",
             "kernels": "kernels in Triton compiled without a GPU: registers, spills and instructions",
             "vision": "the vision tower on a batch packed into one sequence and image by image",
         }.items()

@@ -5,10 +5,13 @@ import json
 import pytest
 
 from ocrquant.bench import contest_seed
+from ocrquant.bench.contest_ratio import ratio_interval
 from tests.bench.running import result_of
 
 pytest.importorskip("modelopt")
 
+OWN = "ocrquant, own weights"
+CEILING = "of the judged pages"
 SIDES = ("ocrquant", "modelopt gradient", "modelopt kl_div")
 
 
@@ -24,28 +27,41 @@ def test_plans_are_judged_alike_and_finished_parts_are_kept(capsys, monkeypatch,
     )
     data = result_of(capsys, "contest", *small, repeats=None)
     row = data["results"]["seed 3"]["plans"]["6 bits"]
-    assert set(row["kl"]) == {*SIDES, "ocrquant, own weights"}
+    ours = ("ocrquant", OWN, CEILING)
+    assert set(row["kl"]) == {*SIDES, *ours}
     assert all(value > 0 for value in row["kl"].values())
-    assert row["bits"]["ocrquant"] <= 6.0
+    assert all(row["bits"][side] <= 6.0 for side in ours)
     assert row["pages"] == 2
     best = min(row["kl"][name] for name in SIDES[1:])
-    assert row["ratio"] == pytest.approx(row["kl"]["ocrquant"] / best, rel=1e-4)
-    assert data["results"]["ratio"]["6 bits"] == {
-        "mean": row["ratio"],
-        "largest": row["ratio"],
-        "by_seed": [row["ratio"]],
-    }
-    assert [goal["at_most"] for goal in data["goals"]] == [0.9, 0.9]
+    assert row["ratio"] == {side: pytest.approx(row["kl"][side] / best, rel=1e-4) for side in ours}
+    for side in ours:
+        ratio, value = dict(data["results"]["ratio"]["6 bits"][side]), row["ratio"][side]
+        low, high = ratio.pop("interval")
+        assert low <= value <= high
+        assert ratio == {"mean": value, "largest": value, "by_seed": [value]}
+    assert [goal["at_most"] for goal in data["goals"]] == [0.9] * 4
+    assert not any(CEILING in goal["what"] for goal in data["goals"])
     assert all(data["results"]["seconds"][name] > 0 for name in SIDES)
     assert data["results"]["seed 3"]["swaps"]["6 bits"]["measured"] == 2
 
     def refuse(*_):
         raise AssertionError("done already")
 
-    for name in ("_modelopt", "_ours", "_judged", "_judged_own"):
+    for name in ("_modelopt", "_ours", "_judged", "_ceiling"):
         monkeypatch.setattr(contest_seed, name, refuse)
     again = result_of(capsys, "contest", *small, repeats=None)
     assert again["results"] == data["results"]
     assert json.loads((tmp_path / "contest/seed-3/judged.json").read_text())["result"].keys() == set(SIDES)
     with pytest.raises(AssertionError, match="done already"):
         result_of(capsys, "contest", *small[:3], "heldout_pages=3", *small[4:], repeats=None)
+
+
+def test_interval_of_a_ratio_draws_the_same_pages_for_all():
+    hard = [[kl, 5] for kl in (1.0, 2.0, 30.0, 4.0)]
+    half = [[kl / 2, count] for kl, count in hard]
+    sides = {"ours": {"b": half}, "first": {"b": hard}, "second": {"b": [[2 * kl, n] for kl, n in hard]}}
+    assert ratio_interval([sides, sides], "b", "ours", ("first", "second")) == (0.5, 0.5)
+    # Two sides win a page each: as good as the better one where a page is drawn twice, else 2 of 11.
+    first, second = [[1, 1], [10, 1]], [[10, 1], [1, 1]]
+    split = {"ours": {"b": [[1, 1], [1, 1]]}, "first": {"b": first}, "second": {"b": second}}
+    assert ratio_interval([split], "b", "ours", ("first", "second")) == pytest.approx((2 / 11, 1.0))

@@ -1,0 +1,40 @@
+"""Random kills on the tiny model, and that a run which does not resume well is found out."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from ocrquant.artifacts import Assignment
+from ocrquant.bench import kills
+from tests.bench.running import result_of
+
+
+@pytest.mark.slow
+def test_killed_runs_end_in_the_same_bytes(capsys, tiny_model_folder, tmp_path):
+    small = (f"model={tiny_model_folder}", "pages=2", "kills=2", f"scratch={tmp_path}")
+    data = result_of(capsys, "kills", *small, repeats=None)
+    assert sum(data["results"]["kills_by_stage"].values()) == 2
+    assert set(data["results"]["kills_by_stage"]) <= set(kills.ARTEFACTS)
+    assert data["results"]["files_compared"] >= 8
+    assert data["results"]["wrong"] == []
+    assert {goal["verdict"] for goal in data["goals"]} == {"reached"}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_plan_after_a_kill_is_named(capsys, monkeypatch, tmp_path):
+    """By a run that writes another one when it is begun twice."""
+
+    def forgetful(recipe, *, until):
+        folder = Path(recipe.output)
+        folder.mkdir(exist_ok=True)
+        is_again = (folder / "begun").exists()
+        (folder / "begun").touch()
+        time.sleep(0.3)
+        (folder / Assignment.FILE_NAME).write_text("second" if is_again else "first")
+
+    monkeypatch.setattr(kills, "run_recipe", forgetful)
+    small = ("kills=2", f"scratch={tmp_path}")
+    data = result_of(capsys, "kills", *small, repeats=None)
+    assert [entry["files"] for entry in data["results"]["wrong"]] == [["assignment.yaml"]] * 2
+    assert [goal["verdict"] for goal in data["goals"]] == ["reached", "missed"]
