@@ -5,42 +5,64 @@ after a time drawn evenly over the length of the undisturbed run, and run once m
 every other artefact have to be those of the undisturbed run, byte for byte. A run that ends before its kill
 counts as none; the next draw takes its place.
 
-The runs are forked from a process that has loaded its libraries, so that kills fall into the work. Knows the
-pipeline by its one function, and nothing of how a stage resumes.
+The runs are forked from a process that has loaded its libraries, so that kills fall into the work. Knows run
+folders, and nothing of how a stage resumes.
 """
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
+import select
 import shutil
+import signal
+import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import yaml
 from pydantic import Field
 
-from ocrquant.artifacts import sha256_file
+from ocrquant.artifacts import Assignment, PageSet, Rounding, Sensitivity, Statistics, sha256_file
 from ocrquant.bench.pages import CROPS
 from ocrquant.bench.report import BenchSettings, Goal, Report
 from ocrquant.errors import ModelError
-from ocrquant.pipeline import STAGE_NAMES, run_recipe
-from ocrquant.pipeline.stages import STAGES
-from ocrquant.recipe import load_recipe
 
 __all__ = ["Settings", "run"]
 
-LAST = "assign"
-ARTEFACTS = {stage.name: stage.artifact.FILE_NAME for stage in STAGES[: STAGE_NAMES.index(LAST) + 1]}
-"""What each stage writes last."""
+ARTEFACTS = {
+    artefact.STAGE: artefact.FILE_NAME
+    for artefact in (PageSet, Statistics, Rounding, Sensitivity, Assignment)
+}
+"""What each stage writes last, up to the plan."""
 
 NOT_ARTEFACTS = frozenset({"timings.jsonl", ".lock"})
 """Files of a run folder that tell when, not what."""
+
+_CHILD = """
+import os, sys
+from pathlib import Path
+import torch, transformers
+from ocrquant.pipeline.run import run_recipe
+from ocrquant.recipe import load_recipe
+for line in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            run_recipe(load_recipe(Path(line.strip())), until="assign")
+            code = 0
+        finally:
+            os._exit(code)
+    print(child, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+"""Runs a recipe for each line that it reads, and prints the number of the process and then how it ended."""
 
 
 class Settings(BenchSettings):
@@ -69,22 +91,25 @@ def run(settings: Settings, repeats: int) -> Report:
     wrong: list[dict[str, Any]] = []
     stages: Counter[str] = Counter()
     too_late = 0
-    with tempfile.TemporaryDirectory(dir=settings.scratch, prefix="ocrquant-kills-") as name:
-        recipe, output = _write_recipe(settings, Path(name)), Path(name) / "run"
+    with (
+        tempfile.TemporaryDirectory(dir=settings.scratch, prefix="ocrquant-kills-") as name,
+        _Runner(_write_recipe(settings, Path(name))) as runner,
+    ):
+        output = Path(name) / "run"
         # The first run also fills the caches of the disk; the second is as long as those that are killed.
-        _to_the_end(recipe)
+        runner.to_the_end()
         shutil.rmtree(output)
-        length = _to_the_end(recipe)
+        length = runner.to_the_end()
         wanted = _digests(output)
         while stages.total() < settings.kills:
-            shutil.rmtree(output)
+            shutil.rmtree(output, ignore_errors=True)
             delay = draw.uniform(0.0, length)
-            if not _killed(recipe, delay):
+            if not runner.killed(delay):
                 too_late += 1
                 continue
             stage = _stage_of(output)
             stages[stage] += 1
-            _to_the_end(recipe)
+            runner.to_the_end()
             if differing := _differing(wanted, _digests(output)):
                 wrong.append({"stage": stage, "seconds": delay, "files": differing})
     report = Report("kills", settings, None)
@@ -134,46 +159,67 @@ def _write_recipe(settings: Settings, folder: Path) -> Path:
     return path
 
 
-def _start(recipe: Path) -> multiprocessing.context.ForkProcess:
-    process = multiprocessing.get_context("fork").Process(target=_work, args=(recipe,))
-    process.start()
-    return process
+class _Runner:
+    """Runs a recipe in processes that have loaded everything."""
 
+    def __init__(self, recipe: Path) -> None:
+        self._recipe = recipe
 
-def _work(recipe: Path) -> None:
-    """What is killed: silent, so that twenty runs do not fill a screen."""
-    with open(os.devnull, "w", encoding="utf-8") as nothing:
-        os.dup2(nothing.fileno(), 1)
-        os.dup2(nothing.fileno(), 2)
-    run_recipe(load_recipe(recipe), until=LAST)
-
-
-def _to_the_end(recipe: Path) -> float:
-    """Seconds of a run that nobody disturbs."""
-    begin = time.monotonic()
-    process = _start(recipe)
-    process.join()
-    if process.exitcode != 0:
-        raise ModelError(
-            str(recipe),
-            expected=f"a run up to {LAST}",
-            given=f"exit code {process.exitcode}",
-            fix="see why with `ocrquant assign` on such a recipe",
+    def __enter__(self) -> Self:
+        self._parent = subprocess.Popen(
+            [sys.executable, "-c", _CHILD],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            bufsize=1,
         )
-    return time.monotonic() - begin
+        return self
 
+    def __exit__(self, *error: object) -> None:
+        # It ends with its input.
+        self._parent.communicate()
 
-def _killed(recipe: Path, delay: float) -> bool:
-    """Whether the kill came before the end of the run."""
-    process = _start(recipe)
-    process.join(delay)
-    process.kill()
-    process.join()
-    return process.exitcode != 0
+    def to_the_end(self) -> float:
+        """Seconds of a run that nobody disturbs.
+
+        Raises:
+            ModelError: It failed.
+        """
+        begin = time.monotonic()
+        self._begin()
+        if code := int(self._line()):
+            raise ModelError(
+                str(self._recipe),
+                expected="a run up to the plan",
+                given=f"exit code {code}",
+                fix="see why with `ocrquant assign` on a recipe of this model and these pages",
+            )
+        return time.monotonic() - begin
+
+    def killed(self, delay: float) -> bool:
+        """Kills a run after so many seconds; whether the kill came before its end."""
+        child = self._begin()
+        assert self._parent.stdout is not None
+        ended, _, _ = select.select([self._parent.stdout], [], [], delay)
+        if not ended:
+            os.kill(child, signal.SIGKILL)
+        return int(self._line()) == -signal.SIGKILL
+
+    def _begin(self) -> int:
+        assert self._parent.stdin is not None
+        self._parent.stdin.write(f"{self._recipe}\n")
+        return int(self._line())
+
+    def _line(self) -> str:
+        assert self._parent.stdout is not None
+        return self._parent.stdout.readline()
 
 
 def _stage_of(output: Path) -> str:
-    return next((stage for stage, file in ARTEFACTS.items() if not (output / file).exists()), LAST)
+    return next(
+        (stage for stage, file in ARTEFACTS.items() if not (output / file).exists()), Assignment.STAGE
+    )
 
 
 def _digests(output: Path) -> dict[str, str]:
