@@ -16,8 +16,8 @@ struct Wide32 {
 inline __m512 widen16_bits(__m256i bits) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16)); }
 
 inline Wide32 widen32(const uint16_t* from) {
-    const __m512i bits = _mm512_loadu_si512(from);
-    return {widen16_bits(_mm512_castsi512_si256(bits)), widen16_bits(_mm512_extracti64x4_epi64(bits, 1))};
+    const __m256i* const halves = reinterpret_cast<const __m256i*>(from);
+    return {widen16_bits(_mm256_loadu_si256(halves)), widen16_bits(_mm256_loadu_si256(halves + 1))};
 }
 
 // The first `count` of 32, then zeros.

@@ -4,9 +4,10 @@
 //   weights  2^(scale score - largest) to within 2^-15, each as the sum of two bf16 numbers
 //   outputs  weights times bf16 values, summed in the tiles over a whole span of keys
 //
-// Rows of an image see all keys, unlike those over a cache, so the softmax of a span needs no running along: scores of 16 rows
-// against 512 keys stay in the first-level cache. What a row gets depends on the row and its segment alone. Where values are
-// not finite, outputs of their columns are NaN.
+// Rows of an image see all keys, unlike those over a cache, so the softmax of a span needs no running along. Work on vectors is
+// done while tiles are multiplied: largest scores of some keys while the next ones are scored, weights of some keys while those
+// before them meet their values. What a row gets depends on the row and its segment alone. Where values are not finite, outputs
+// of their columns are NaN.
 #pragma once
 
 #include "attention/spans.h"
@@ -38,10 +39,12 @@ inline int64_t scores_row(int64_t count) { return rounded_up(count, 2 * GROUP) +
 // what it computes again has a place of its own.
 struct SegmentMemory {
     uint8_t *keys, *values;
-    float *scores, *product, *sums, *largest, *total, *decay;
+    float *scores, *product;
+    float* tops;  // a row's largest scores in lanes, then its sum of weights in lanes
+    float *sums, *largest, *total;
 
     static int64_t floats(int64_t rows, int64_t dim) {
-        return dim * SPAN / 2 + dim / LANES * (SPAN_VALUES / 4) + SCORES + TILE_ROWS * dim + rows * (dim + 3);
+        return dim * SPAN / 2 + dim / LANES * (SPAN_VALUES / 4) + SCORES + TILE_ROWS * dim + rows * (dim + LANES + 2);
     }
     static SegmentMemory at(float* memory, int64_t rows, int64_t dim) {
         SegmentMemory m;
@@ -49,10 +52,10 @@ struct SegmentMemory {
         m.values = m.keys + dim * SPAN * int64_t(sizeof(uint16_t));
         m.scores = reinterpret_cast<float*>(m.values + dim / LANES * SPAN_VALUES);
         m.product = m.scores + SCORES;
-        m.sums = m.product + TILE_ROWS * dim;
+        m.tops = m.product + TILE_ROWS * dim;
+        m.sums = m.tops + rows * LANES;
         m.largest = m.sums + rows * dim;
         m.total = m.largest + rows;
-        m.decay = m.total + rows;
         return m;
     }
 };
@@ -83,12 +86,17 @@ inline void score_panels(const uint16_t* q, int64_t q_row, const uint8_t* keys, 
     store_each<COUNT>(scores, row);
 }
 
-inline void score_span(const uint16_t* q, int64_t q_row, const uint8_t* keys, int64_t count, int64_t dim, float* scores) {
-    const int64_t panel = dim / 2 * PAIR, row = scores_row(count);
-    int64_t k = 0;
-    for (; k + GROUP < count; k += 2 * GROUP) score_panels<4>(q, q_row, keys + k / LANES * panel, dim, scores + k, row);
-    if (k < count) score_panels<2>(q, q_row, keys + k / LANES * panel, dim, scores + k, row);
+// The largest of some scores of each row in lanes.
+inline void raise_tops(const float* scores, int64_t row, int64_t rows, int64_t first, int64_t last, float* tops) {
+    for (int64_t r = 0; r < rows; ++r) {
+        Lanes top = first == 0 ? all(NO_SCORE) : load(tops + r * LANES);
+        for (int64_t k = first; k < last; k += LANES) top = larger(load(scores + r * row + k), top);
+        store(tops + r * LANES, top);
+    }
 }
+
+// Keys whose scores are computed at once.
+constexpr int64_t SCORED = 2 * GROUP;
 
 // 2^x for x <= 0 to within 2^-18: a minimax polynomial of degree 4 on [-1/2, 1/2], half the operations of `wide::exp2`. Below
 // 2^-126 it stays there. NaN for NaN.
@@ -122,56 +130,79 @@ inline void split(__m512 first, __m512 second, float* to) {
     _mm512_storeu_si512(to + LANES, upper_halves(rest(first), rest(second)));
 }
 
-// Scores of a row become weights 2^(scale score - largest so far). Returns by what weights of earlier spans shrink.
-inline float weigh_span(float* scores, int64_t count, float scale, bool is_first, float* largest_score, float* total) {
-    Lanes top = all(NO_SCORE), other = top;
-    for (int64_t k = 0; k < count; k += GROUP) {
-        top = larger(load(scores + k), top);
-        other = larger(load(scores + k + LANES), other);
+// A tile of rows whose scores become weights 2^(scale score - largest so far).
+struct Weighing {
+    float* scores;
+    float* tops;  // then sums of weights in lanes
+    int64_t row, rows, count;
+    float scale;
+    float base[TILE_ROWS], decay[TILE_ROWS];  // minus the largest score; by what weights of earlier spans shrink
+
+    // Finishes the largest scores.
+    void begin(bool is_first, float* largest) {
+        raise_tops(scores, row, rows, (count - 1) / SCORED * SCORED, rounded_up(count, GROUP), tops);
+        for (int64_t r = 0; r < rows; ++r) {
+            const float before = is_first ? NO_SCORE : largest[r], here = top_of(load(tops + r * LANES)) * scale;
+            const float after = here > before ? here : before;
+            largest[r] = after;
+            // Where every score is -inf so far, -inf - -inf must not make a NaN of weights that are next to nothing.
+            base[r] = after == NO_SCORE ? 0.f : -after;
+            decay[r] = is_first ? 0.f : first_of(exp2(all(before + base[r])));
+            store(tops + r * LANES, all(0.f));
+        }
     }
-    const float before = is_first ? NO_SCORE : *largest_score, here = top_of(larger(top, other)) * scale;
-    const float after = here > before ? here : before;
-    *largest_score = after;
-    // Where every score is -inf so far, -inf - -inf must not make a NaN of weights that are next to nothing.
-    const Lanes base = all(after == NO_SCORE ? 0.f : -after);
-    Lanes sums = all(0.f), others = sums;
-    const auto take = [&](int64_t k, uint32_t seen) {
-        const Lanes first{power(fma(load(scores + k), all(scale), base).v)};
-        const Lanes second{power(fma(load(scores + k + LANES), all(scale), base).v)};
-        const Lanes w{_mm512_maskz_mov_ps(__mmask16(seen), first.v)}, x{_mm512_maskz_mov_ps(__mmask16(seen >> LANES), second.v)};
-        sums = add(sums, w), others = add(others, x);
-        split(w.v, x.v, scores + k);
-    };
-    const int64_t whole = count / GROUP * GROUP;
-    for (int64_t k = 0; k < whole; k += GROUP) take(k, ~0u);
-    if (whole < count) take(whole, (1u << (count - whole)) - 1);
-    const float here_total = _mm512_reduce_add_ps(add(sums, others).v);
-    const float decay = is_first ? 0.f : first_of(exp2(all(before - (after == NO_SCORE ? 0.f : after))));
-    *total = is_first ? here_total : *total * decay + here_total;
-    return decay;
+
+    // Weights of 32 keys; those beyond the last key are zero.
+    void weigh(int64_t k) {
+        const uint32_t seen = count - k >= GROUP ? ~0u : (1u << (count - k)) - 1;
+        for (int64_t r = 0; r < rows; ++r) {
+            float *const from = scores + r * row + k, *const sums = tops + r * LANES;
+            const Lanes first{power(fma(load(from), all(scale), all(base[r])).v)};
+            const Lanes second{power(fma(load(from + LANES), all(scale), all(base[r])).v)};
+            const __m512 w = _mm512_maskz_mov_ps(__mmask16(seen), first.v), x = _mm512_maskz_mov_ps(__mmask16(seen >> LANES), second.v);
+            store(sums, add(load(sums), add({w}, {x})));
+            split(w, x, from);
+        }
+    }
+
+    void end(bool is_first, float* total) const {
+        for (int64_t r = 0; r < rows; ++r) {
+            const float here = _mm512_reduce_add_ps(load(tops + r * LANES).v);
+            total[r] = is_first ? here : total[r] * decay[r] + here;
+        }
+    }
+};
+
+// Scores of a tile of rows, and the largest ones but for those of the last keys, which are on their way.
+inline void score_span(const SegmentRows& s, const SegmentMemory& m, int64_t query, const Weighing& w) {
+    const int64_t dim = s.dim, panel = dim / 2 * PAIR;
+    const uint16_t* const q = s.q + query * s.q_row;
+    for (int64_t k = 0; k < w.count; k += SCORED) {
+        const uint8_t* const keys = m.keys + k / LANES * panel;
+        if (k + GROUP < w.count) {
+            score_panels<4>(q, s.q_row, keys, dim, w.scores + k, w.row);
+        } else {
+            score_panels<2>(q, s.q_row, keys, dim, w.scores + k, w.row);
+        }
+        if (k > 0) raise_tops(w.scores, w.row, w.rows, k - SCORED, k, w.tops);
+    }
 }
 
-// Weights times COUNT panels of 16 columns of values.
+// Weights of 32 keys from `k` on times COUNT panels of 16 columns of values.
 template <int COUNT>
-inline void sum_panels(const float* weights, const uint8_t* values, int64_t count, float* sums, int64_t dim) {
-    const int64_t row = scores_row(count) * int64_t(sizeof(float));
-    zero_each<COUNT>();
-    for (int64_t k = 0; k < count; k += GROUP) {
-        const uint8_t* const right = values + k / 2 * PAIR;
-        load_tile<4>(weights + k, row);
-        multiply_each<4, COUNT>(right, SPAN_VALUES);
-        load_tile<5>(weights + k + LANES, row);
-        multiply_each<5, COUNT>(right, SPAN_VALUES);
-    }
-    store_each<COUNT>(sums, dim);
+inline void add_group(const Weighing& w, int64_t k, const uint8_t* values) {
+    const int64_t row = w.row * int64_t(sizeof(float));
+    load_tile<4>(w.scores + k, row);
+    multiply_each<4, COUNT>(values + k / 2 * PAIR, SPAN_VALUES);
+    load_tile<5>(w.scores + k + LANES, row);
+    multiply_each<5, COUNT>(values + k / 2 * PAIR, SPAN_VALUES);
 }
 
-// sums [rows][dim], columns as `stage_value_tiles` leaves them
-inline void sum_span(const float* weights, const uint8_t* values, int64_t count, int64_t dim, float* sums) {
-    const int64_t panels = dim / LANES;
-    int64_t c = 0;
-    for (; c + 4 <= panels; c += 4) sum_panels<4>(weights, values + c * SPAN_VALUES, count, sums + c * LANES, dim);
-    for (; c < panels; c += 2) sum_panels<2>(weights, values + c * SPAN_VALUES, count, sums + c * LANES, dim);
+template <int COUNT>
+inline void sum_panels(const Weighing& w, const uint8_t* values, float* sums, int64_t dim) {
+    zero_each<COUNT>();
+    for (int64_t k = 0; k < w.count; k += GROUP) add_group<COUNT>(w, k, values);
+    store_each<COUNT>(sums, dim);
 }
 
 inline void add_span(const float* product, float decay, int64_t dim, float* sums) {
@@ -187,28 +218,63 @@ inline void write_row(const float* sums, float total, int64_t dim, uint16_t* out
     }
 }
 
-// Some tiles of rows against a span. Each of the three steps is done for all of them before the next one: a tile that is loaded
-// while its stores are on their way waits for each of them.
-inline void attend_rows(const SegmentRows& s, const SegmentMemory& m, const Heights& heights, int64_t first_tile, int64_t last_tile,
-                        int64_t begin) {
-    const int64_t count = smaller_of(SPAN, s.length - begin), height = heights.height, row = scores_row(count), dim = s.dim;
-    const bool is_first = begin == 0, is_last = begin + SPAN >= s.length;
-    const auto query = [&](int64_t t) { return s.first + smaller_of(t * height, s.count - height); };
-    for (int64_t t = first_tile; t < last_tile; ++t)
-        score_span(s.q + query(t) * s.q_row, s.q_row, m.keys, count, dim, m.scores + (t - first_tile) * height * row);
-    for (int64_t r = first_tile * height; r < last_tile * height; ++r) {
-        float* const scores = m.scores + (r - first_tile * height) * row;
-        m.decay[r] = weigh_span(scores, count, s.scale, is_first, m.largest + r, m.total + r);
+// Some tiles of rows against a span of keys.
+struct SpanOfRows {
+    const SegmentRows& s;
+    const SegmentMemory& m;
+    int64_t height, first_tile, last_tile, begin, count;
+
+    bool is_first() const { return begin == 0; }
+    int64_t query(int64_t t) const { return s.first + smaller_of(t * height, s.count - height); }
+
+    Weighing weighing(int64_t t) const {
+        const int64_t row = scores_row(count);
+        float* const scores = m.scores + (t - first_tile) * height * row;
+        return {scores, m.tops + t * height * LANES, row, height, count, s.scale, {}, {}};
     }
-    for (int64_t t = first_tile; t < last_tile; ++t) {
-        float* const sums = m.sums + t * height * dim;
-        sum_span(m.scores + (t - first_tile) * height * row, m.values, count, dim, is_first ? sums : m.product);
+
+    // All tiles are scored before the first is weighed, and a group of keys is multiplied when the next one is weighed, be it
+    // of the next tile: what tiles store takes a while to arrive, and so do stores that a tile is loaded from.
+    template <int COUNT>
+    void run() const {
+        for (int64_t t = first_tile; t < last_tile; ++t) score_span(s, m, query(t), weighing(t));
+        const int64_t last = (count - 1) / GROUP * GROUP;
+        Weighing w[2];
+        for (int64_t t = first_tile; t < last_tile; ++t) {
+            Weighing &here = w[t % 2], &before = w[(t + 1) % 2];
+            here = weighing(t);
+            here.begin(is_first(), m.largest + t * height);
+            for (int64_t k = 0; k <= last; k += GROUP) {
+                here.weigh(k);
+                if (k > 0) {
+                    add_group<COUNT>(here, k - GROUP, m.values);
+                    continue;
+                }
+                if (t > first_tile) finish<COUNT>(before, t - 1, last);
+                zero_each<COUNT>();
+            }
+        }
+        finish<COUNT>(w[(last_tile - 1) % 2], last_tile - 1, last);
+    }
+
+    // The last group of the first COUNT panels of values, the other panels, and what became of the rows.
+    template <int COUNT>
+    void finish(const Weighing& w, int64_t t, int64_t last) const {
+        const int64_t dim = s.dim, panels = dim / LANES;
+        float *const sums = m.sums + t * height * dim, *const total = m.total + t * height;
+        float* const product = is_first() ? sums : m.product;
+        add_group<COUNT>(w, last, m.values);
+        store_each<COUNT>(product, dim);
+        int64_t c = COUNT;
+        for (; c + 4 <= panels; c += 4) sum_panels<4>(w, m.values + c * SPAN_VALUES, product + c * LANES, dim);
+        for (; c < panels; c += 2) sum_panels<2>(w, m.values + c * SPAN_VALUES, product + c * LANES, dim);
+        w.end(is_first(), total);
         for (int64_t r = 0; r < height; ++r) {
-            if (!is_first) add_span(m.product + r * dim, m.decay[t * height + r], dim, sums + r * dim);
-            if (is_last) write_row(sums + r * dim, m.total[t * height + r], dim, s.out + (query(t) + r) * s.out_row);
+            if (!is_first()) add_span(product + r * dim, w.decay[r], dim, sums + r * dim);
+            if (begin + count == s.length) write_row(sums + r * dim, total[r], dim, s.out + (query(t) + r) * s.out_row);
         }
     }
-}
+};
 
 // `memory`: of SegmentMemory::floats, for rows in whole tiles.
 inline void attend_segment(const SegmentRows& s, float* memory) {
@@ -219,8 +285,10 @@ inline void attend_segment(const SegmentRows& s, float* memory) {
         const int64_t count = smaller_of(SPAN, s.length - begin);
         const int64_t at_once = SCORES / (heights.height * scores_row(count));
         stage_span(s, begin, count, m);
-        for (int64_t t = 0; t < heights.count; t += at_once)
-            attend_rows(s, m, heights, t, smaller_of(t + at_once, heights.count), begin);
+        for (int64_t t = 0; t < heights.count; t += at_once) {
+            const SpanOfRows span{s, m, heights.height, t, smaller_of(t + at_once, heights.count), begin, count};
+            s.dim >= 4 * LANES ? span.run<4>() : span.run<2>();
+        }
     }
 }
 
