@@ -52,7 +52,7 @@ _SECTIONS: Mapping[SectionName, tuple[str, str, float]] = {
     "products": ("kernels", "products", 20),
     "states": ("kernels", "states", 10),
     "pico": ("decoding", "pico", 40),
-    "9b": ("decoding", "nine", 60),
+    "9b": ("decoding", "nine", 120),
     "flashinfer": ("libraries", "flashinfer", 60),
     "fla": ("libraries", "fla", 180),
 }

@@ -1,6 +1,7 @@
 """One run on a GPU: sections one after another, each within what is left of the time, none lost by another.
 
-A section gives lines as it goes. One that fails, or for which no time is left, leaves a line that says so.
+A section gives lines as it goes. One that fails, for which no time is left, or that takes longer than what is
+left, leaves a line that says so.
 Knows clocks and sections; does not know what they measure.
 """
 
@@ -130,6 +131,9 @@ def run_sections(
         try:
             for line in section.run(session):
                 keep(line)
+                if session.seconds_left < 0:
+                    keep(not_measured(section.name, "whatever follows", "the time of the run is over"))
+                    break
         except Exception as error:
             # Whatever one part meets, the others are worth having.
             keep(not_measured(section.name, "the rest", f"{type(error).__name__}: {error}"))

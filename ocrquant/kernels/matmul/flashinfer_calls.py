@@ -7,7 +7,8 @@ for NVFP4 on a B200 with CUDA 13 and which needs no compiler; CUTLASS would be c
 middle of the first request. A first call looks for plans; those that follow find them, so that a step can be
 captured. What it takes of scales decides where it is called: its FP8 products have one scale a side
 (``bmm_fp8``, ``mm_fp8``) or one for blocks of 128 (``gemm_fp8_nt_groupwise``), and none has one for every row
-and channel. Loaded where it is called; knows no rule of when.
+and channel, as what the runtime multiplies in FP8 has: that stays with torch. Loaded where it is called;
+knows no rule of when.
 """
 
 from __future__ import annotations

@@ -53,6 +53,21 @@ def test_a_section_that_fails_leaves_what_it_had_and_loses_no_other():
     assert shown == [line.render() for line in lines]
 
 
+def test_a_section_that_takes_longer_than_is_left_is_cut_and_says_so():
+    now = [1.0]
+
+    def slow(_):
+        for number in range(3):
+            now[0] += 6.0
+            yield Line.of("slow", f"{number}", 1.0)
+
+    lines = run_sections(
+        session(deadline=10.0, clock=lambda: now[0]), [Section("slow", slow)], lambda text: None
+    )
+    assert [line.what for line in lines] == ["0", "1", "whatever follows"]
+    assert lines[-1].not_measured == "the time of the run is over"
+
+
 def test_a_section_that_needs_more_than_is_left_is_not_begun():
     late = session(deadline=10.0, clock=lambda: 1.0)
     lines = run_sections(late, [Section("good", good, 60.0), Section("good", good, 2.0)], lambda text: None)
