@@ -14,13 +14,13 @@ namespace ocrquant {
 namespace {
 
 #if defined(OCRQUANT_HAS_AVX512)
-// Whether this process may use tiles of bf16: the processor has them, and Linux grants their state (arch_prctl(2)). Elsewhere
-// AVX-512 runs.
+// Whether this process may use tiles of bf16: the processor has them, with fp16 beside, and Linux grants their state
+// (arch_prctl(2)). Elsewhere AVX-512 runs.
 bool amx_granted() {
 #if defined(__linux__)
     unsigned a = 0, b = 0, c = 0, d = 0;
-    constexpr unsigned BF16 = 1u << 22, TILE = 1u << 24;
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & BF16) == 0 || (d & TILE) == 0) return false;
+    constexpr unsigned BF16 = 1u << 22, FP16 = 1u << 23, TILE = 1u << 24, ALL = BF16 | FP16 | TILE;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & ALL) != ALL) return false;
     constexpr int ARCH_REQ_XCOMP_PERM = 0x1023, XTILEDATA = 18;
     return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XTILEDATA) == 0;
 #else

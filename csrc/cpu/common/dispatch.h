@@ -8,7 +8,7 @@ namespace ocrquant {
 enum class Isa { plain = 0, avx2 = 1, avx512 = 2, amx = 3 };
 
 // The best set that this build holds and this processor has. AVX2 includes FMA and F16C. AVX-512 stands for F, BW, DQ, VL,
-// VNNI, VBMI and BF16 together. AMX is that and tiles of bf16, which the operating system must grant to the process.
+// VNNI, VBMI and BF16 together. AMX is that, FP16, and tiles of bf16, which the operating system must grant to the process.
 Isa best_isa();
 
 // The set in use: the best one, or a lower one that `force_isa` named.

@@ -26,11 +26,14 @@ struct alignas(64) TileSettings {
     }
 };
 
+inline void begin_tiles(const TileSettings& settings) { asm volatile("ldtilecfg %0" : : "m"(settings)); }
+inline void end_tiles() { asm volatile("tilerelease"); }
+
 // Tiles of this thread while it lives.
 class Tiles {
   public:
-    explicit Tiles(const TileSettings& settings) { asm volatile("ldtilecfg %0" : : "m"(settings)); }
-    ~Tiles() { asm volatile("tilerelease"); }
+    explicit Tiles(const TileSettings& settings) { begin_tiles(settings); }
+    ~Tiles() { end_tiles(); }
     Tiles(const Tiles&) = delete;
     Tiles& operator=(const Tiles&) = delete;
 };
@@ -51,6 +54,12 @@ inline void zero_tile() {
 template <int SUM, int ROWS, int WEIGHTS>
 inline void multiply_tiles() {
     asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(SUM), "i"(ROWS), "i"(WEIGHTS));
+}
+
+// The same of bytes, both with a sign, in int32: A [m][columns], B [columns / 4][n][4].
+template <int SUM, int ROWS, int WEIGHTS>
+inline void multiply_bytes() {
+    asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(SUM), "i"(ROWS), "i"(WEIGHTS));
 }
 
 // Sixteen lines of sixteen values: what was element j of line i becomes element i of line j.

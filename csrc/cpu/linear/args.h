@@ -11,7 +11,6 @@ enum class Float : int32_t { none = 0, bf16 = 1, fp32 = 2 };
 struct LinearArgs {
     LinearKind kind;
     const uint8_t* weight;       // panels, as ocrquant/kernels/linear/layout.py lays them out
-    bool tiles;                  // whether NVFP4 panels are those for AMX
     const float* channel_scale;  // [16 * panels], or null
     const uint8_t* x;            // [rows, in] bf16 or E4M3 codes, or [rows, in / 2] E2M1 codes
     const uint8_t* x_scale;      // fp8: float [rows]; nvfp4: E4M3 codes [rows, in / 16]; else null

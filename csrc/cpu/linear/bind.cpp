@@ -1,6 +1,3 @@
-#include <stdexcept>
-#include <string>
-
 #include "common/bind.h"
 #include "linear/args.h"
 
@@ -11,14 +8,10 @@ namespace ocrquant {
 void bind_linear(nb::module_& m) {
     m.def(
         "linear",
-        [](int kind, Address weight, bool tiles, Address channel_scale, Address x, Address x_scale, Address encode_scale, Address out,
+        [](int kind, Address weight, Address channel_scale, Address x, Address x_scale, Address encode_scale, Address out,
            int64_t out_stride, int out_type, Address bias, int bias_type, int64_t rows, int64_t out_features,
            int64_t in_features) {
-            const bool is_nvfp4 = kind == int(LinearKind::nvfp4) || kind == int(LinearKind::nvfp4_plain);
-            if (tiles != (is_nvfp4 && active_isa() == Isa::amx))
-                throw std::invalid_argument(std::string("op linear: weight: expected panels for instruction set ") +
-                                            isa_name(active_isa()) + ", got others; pack it again after the set was forced");
-            const LinearArgs args{static_cast<LinearKind>(kind), at<const uint8_t>(weight), tiles, at<const float>(channel_scale),
+            const LinearArgs args{static_cast<LinearKind>(kind), at<const uint8_t>(weight), at<const float>(channel_scale),
                                   at<const uint8_t>(x), at<const uint8_t>(x_scale), at<const float>(encode_scale), at<uint8_t>(out),
                                   out_stride, static_cast<Float>(out_type), at<const uint8_t>(bias), static_cast<Float>(bias_type),
                                   rows, out_features, in_features};

@@ -2,8 +2,8 @@
 #if defined(OCRQUANT_WITH_AMX)
 
 #include "linear/amx_decode.h"
-#include "linear/amx_finish.h"
 #include "linear/amx_rows.h"
+#include "linear/finish.h"
 
 namespace ocrquant::OCRQUANT_ISA {
 
@@ -18,13 +18,14 @@ constexpr int64_t STEPS = CHUNK / TILE_COLUMNS;
 // of 4096, a tile would wait for the stores of other panels' tiles, with which it shares the lower bits of its address: 16 rows of
 // NVFP4 then took 30 ns a tile instead of 20 (Xeon family 6 model 207, 2026-11-30).
 constexpr int64_t MOST_DECODED = (STEPS + 2) * TILE_BYTES, FEW_DECODED = 2 * TILE_BYTES;
-constexpr int64_t WIDE = 4;                  // rows of a tile from which on NVFP4 is decoded before it is multiplied
+constexpr int64_t SHORT = 4096;                            // bytes of a panel that counts as short
+constexpr int64_t SHORT_AHEAD = 1024, LONG_AHEAD = 2048;   // bytes that short panels are fetched ahead, and others
 
 enum Slot { rows_slot = 0, factors_slot = 1, sums_slot = 2, weights_slot = 3 };
 
 struct Job {
     const LinearArgs& args;
-    int64_t columns;  // padded to COLUMNS or BLOCK
+    int64_t columns;  // padded to COLUMNS
     int64_t panel_bytes;
     int64_t first_row;     // of the prepared rows
     int64_t rows;          // prepared, with those of zeros
@@ -36,11 +37,11 @@ struct Job {
 
 // Some steps of some panels: tile of rows, panels as they lie, their decoded tiles, sums.
 struct Place {
-    const ProductTable* table;
     const uint8_t* x;
     int64_t x_step, x_stride;
     const uint8_t* w;
-    int64_t w_panel, w_step, ahead;
+    int64_t w_panel, columns;
+    int64_t ahead, ahead_of_next, wraps;  // bytes to what is fetched; from step `wraps` on it is the next panels
     uint8_t* decoded;      // tiles of some steps of each panel
     int64_t decoded_panel;
     const uint8_t* tiles;  // what is multiplied: those, or bf16 panels as they lie
@@ -48,158 +49,140 @@ struct Place {
     int64_t last_slot;  // decoded steps that are kept, minus 1: two where no other tile of rows needs them, to be gentle on the cache
     bool begins;        // sums at zero
     int64_t steps;
-    bool interleaves;      // decoding with multiplying
     float* c;
-    int64_t c_panel, c_stride;
+    int64_t c_panel;
 };
 
 template <Source SOURCE>
 inline void decode(const Place& place, int64_t p, int64_t step) {
-    if (SOURCE != Source::again)
-        decode_step<SOURCE>(*place.table, place.w + p * place.w_panel + step * place.w_step, place.ahead,
+    if constexpr (SOURCE != Source::again)
+        decode_step<SOURCE>(place.w + p * place.w_panel, step, place.columns, step < place.wraps ? place.ahead : place.ahead_of_next,
                             place.decoded + p * place.decoded_panel + (step & place.last_slot) * TILE_BYTES);
-}
-
-template <bool IS_LEFT, int INDEX>
-inline void multiply_panel(const Place& place, int64_t step) {
-    constexpr int WEIGHTS = weight_tile + INDEX % 3;
-    load_tile<WEIGHTS>(place.tiles + INDEX * place.tiles_panel + (step & place.last_slot) * TILE_BYTES, LINE);
-    IS_LEFT ? multiply_tiles<sum_tile + INDEX, WEIGHTS, row_tile>() : multiply_tiles<sum_tile + INDEX, row_tile, WEIGHTS>();
 }
 
 // Multiplies a step panel by panel. Decoding is a step ahead: a tile is not loaded while its stores are on their way, which would
 // wait for each of them. With `decodes` each panel's next step is decoded in between, while the units for tiles are busy.
-template <Source SOURCE, bool IS_LEFT, int PANELS, int INDEX = 0>
+template <Source SOURCE, int PANELS, int INDEX = 0>
 inline void multiply(const Place& place, int64_t step, bool decodes) {
+    constexpr int WEIGHTS = weight_tile + INDEX % 3;
     if constexpr (INDEX == 0) load_tile<row_tile>(place.x + step * place.x_step, place.x_stride);
     if (decodes) decode<SOURCE>(place, INDEX, step + 1);
-    multiply_panel<IS_LEFT, INDEX>(place, step);
-    if constexpr (INDEX + 1 < PANELS) multiply<SOURCE, IS_LEFT, PANELS, INDEX + 1>(place, step, decodes);
+    load_tile<WEIGHTS>(place.tiles + INDEX * place.tiles_panel + (step & place.last_slot) * TILE_BYTES, LINE);
+    multiply_tiles<sum_tile + INDEX, row_tile, WEIGHTS>();
+    if constexpr (INDEX + 1 < PANELS) multiply<SOURCE, PANELS, INDEX + 1>(place, step, decodes);
 }
 
 template <int PANELS, int INDEX = 0>
 inline void begin_sums(const Place& place) {
-    place.begins ? zero_tile<sum_tile + INDEX>() : load_tile<sum_tile + INDEX>(place.c + INDEX * place.c_panel, place.c_stride);
+    place.begins ? zero_tile<sum_tile + INDEX>() : load_tile<sum_tile + INDEX>(place.c + INDEX * place.c_panel, LINE);
     if constexpr (INDEX + 1 < PANELS) begin_sums<PANELS, INDEX + 1>(place);
 }
 template <int PANELS, int INDEX = 0>
 inline void store_sums(const Place& place) {
-    store_tile<sum_tile + INDEX>(place.c + INDEX * place.c_panel, place.c_stride);
+    store_tile<sum_tile + INDEX>(place.c + INDEX * place.c_panel, LINE);
     if constexpr (INDEX + 1 < PANELS) store_sums<PANELS, INDEX + 1>(place);
 }
 
-template <Source SOURCE, bool IS_LEFT, int PANELS>
+template <Source SOURCE, int PANELS>
 void tile(const Place& place) {
-    const auto decode_all = [&](int64_t step) {
-        for (int64_t p = 0; p < PANELS; ++p) decode<SOURCE>(place, p, step);
-    };
     begin_sums<PANELS>(place);
-    decode_all(0);
-    for (int64_t step = 0; step < place.steps - 1; ++step) {
-        if (!place.interleaves) decode_all(step + 1);
-        multiply<SOURCE, IS_LEFT, PANELS>(place, step, place.interleaves);
-    }
-    multiply<SOURCE, IS_LEFT, PANELS>(place, place.steps - 1, false);
+    for (int64_t p = 0; p < PANELS; ++p) decode<SOURCE>(place, p, 0);
+    for (int64_t step = 0; step < place.steps; ++step) multiply<SOURCE, PANELS>(place, step, step + 1 < place.steps);
     store_sums<PANELS>(place);
 }
 
-template <Source SOURCE, bool IS_LEFT>
+template <Source SOURCE>
 void any_panels(const Place& place, int64_t panels) {
     switch (panels) {
-        case 1: return tile<SOURCE, IS_LEFT, 1>(place);
-        case 2: return tile<SOURCE, IS_LEFT, 2>(place);
-        case 3: return tile<SOURCE, IS_LEFT, 3>(place);
-        case 4: return tile<SOURCE, IS_LEFT, 4>(place);
+        case 1: return tile<SOURCE, 1>(place);
+        case 2: return tile<SOURCE, 2>(place);
+        case 3: return tile<SOURCE, 3>(place);
+        case 4: return tile<SOURCE, 4>(place);
     }
 }
 
-void tile_of_rows(const Place& place, Source source, bool is_left, int64_t panels) {
+void tile_of_rows(const Place& place, Source source, int64_t panels) {
     switch (source) {
-        case Source::fp8: return any_panels<Source::fp8, false>(place, panels);
-        case Source::fp8_plain: return any_panels<Source::fp8_plain, false>(place, panels);
-        case Source::nvfp4: return any_panels<Source::nvfp4, true>(place, panels);
-        case Source::bf16: return any_panels<Source::bf16, false>(place, panels);
-        case Source::again:
-            return is_left ? any_panels<Source::again, true>(place, panels) : any_panels<Source::again, false>(place, panels);
+        case Source::fp8: return any_panels<Source::fp8>(place, panels);
+        case Source::fp8_plain: return any_panels<Source::fp8_plain>(place, panels);
+        case Source::nvfp4: return any_panels<Source::nvfp4>(place, panels);
+        case Source::nvfp4_plain: return any_panels<Source::nvfp4_plain>(place, panels);
+        case Source::bf16: return any_panels<Source::bf16>(place, panels);
+        case Source::again: return any_panels<Source::again>(place, panels);
     }
 }
 
 // All tiles of rows: the first one decodes, the others find what it left.
-void all_rows(Place place, Source first, bool is_left, const RowTiles& tiles, int64_t panels) {
+void all_rows(Place place, Source first, const RowTiles& tiles, int64_t panels) {
     for (int64_t t = 0; t < tiles.count; ++t) {
-        tile_of_rows(place, t == 0 ? first : Source::again, is_left, panels);
+        tile_of_rows(place, t == 0 ? first : Source::again, panels);
         place.x += tiles.height * LINE;
         place.c += tiles.height * PANEL;
     }
 }
 
-Source source_of(const LinearArgs& args) {
-    switch (args.kind) {
-        case LinearKind::bf16: return Source::bf16;
+Source source_of(LinearKind kind) {
+    switch (kind) {
         case LinearKind::fp8: return Source::fp8;
         case LinearKind::fp8_plain: return Source::fp8_plain;
-        default: return Source::nvfp4;
+        case LinearKind::nvfp4: return Source::nvfp4;
+        case LinearKind::nvfp4_plain: return Source::nvfp4_plain;
+        case LinearKind::bf16: break;
     }
+    return Source::bf16;
+}
+
+// The last columns of bf16 panels, fewer than a tile has: a step of its own.
+void last_columns(Place place, const RowTiles& tiles, int64_t panels) {
+    const int64_t rest = place.columns % TILE_COLUMNS;
+    for (int64_t p = 0; p < panels; ++p) {
+        uint8_t* const to = place.decoded + p * place.decoded_panel;
+        std::memset(to, 0, size_t(TILE_BYTES));
+        std::memcpy(to, place.w + p * place.w_panel + place.steps * TILE_BYTES, size_t(rest * PANEL * 2));
+    }
+    place.x += place.steps * place.x_step;
+    place.tiles = place.decoded;
+    place.tiles_panel = place.decoded_panel;
+    place.begins &= place.steps == 0;
+    place.steps = 1;
+    all_rows(place, Source::again, tiles, panels);
 }
 
 // Columns `k` to `k` + columns of at most TOGETHER panels, which begin at `w`.
 void chunk(const Job& job, const uint8_t* x, const uint8_t* w, const RowTiles& tiles, int64_t k, int64_t columns, int64_t panels, float* c) {
-    const LinearArgs& args = job.args;
-    const bool is_left = args.tiles, is_bf16 = args.kind == LinearKind::bf16;
-    const int64_t full = columns / TILE_COLUMNS, rest = columns % TILE_COLUMNS;
+    const Source source = source_of(job.args.kind);
+    const bool is_bf16 = source == Source::bf16;
+    const int64_t steps = is_bf16 ? columns / TILE_COLUMNS : ceil_div(columns, TILE_COLUMNS);
+    const int64_t w_step = step_bytes(source), fetched = smaller(steps, (job.panel_bytes <= SHORT ? SHORT_AHEAD : LONG_AHEAD) / w_step);
     Place place;
-    place.table = &product_table();
     place.x = x + k / TILE_COLUMNS * job.x_step;
     place.x_step = job.x_step;
-    place.x_stride = is_left ? tiles.height * 4 : job.x_row;
-    place.c_stride = is_left ? tiles.height * 4 : LINE;
-    place.w = w + panel_bytes(args, k);
+    place.x_stride = job.x_row;
+    place.w = w + panel_bytes(job.args.kind, k);
     place.w_panel = job.panel_bytes;
-    place.w_step = panel_bytes(args, TILE_COLUMNS);
-    place.ahead = job.panel_bytes <= SHORT ? TOGETHER * job.panel_bytes : AHEAD;
+    place.columns = columns;
+    place.wraps = steps - fetched;
+    place.ahead = fetched * w_step;
+    place.ahead_of_next = TOGETHER * job.panel_bytes - place.wraps * w_step;
     place.decoded = static_cast<uint8_t*>(scratch(weights_slot, TOGETHER * MOST_DECODED));
     place.decoded_panel = tiles.count > 1 ? MOST_DECODED : FEW_DECODED;
     place.tiles = is_bf16 ? place.w : place.decoded;
     place.tiles_panel = is_bf16 ? place.w_panel : place.decoded_panel;
     place.last_slot = is_bf16 ? ~int64_t(0) : tiles.count > 1 ? STEPS - 1 : 1;
     place.begins = k == 0;
-    place.steps = full;
-    // Measured at 1, 4, 8 and 16 rows: wide tiles of NVFP4's rows wait for the stores of the decoder.
-    place.interleaves = !is_left || tiles.height < WIDE;
+    place.steps = steps;
     place.c = c;
     place.c_panel = tiles.panel_sums();
-    const Source source = source_of(args);
-    if (full > 0) all_rows(place, source, is_left, tiles, panels);
-    if (rest == 0) return;
-    for (int64_t p = 0; p < panels; ++p)
-        decode_last(args, place.w + p * place.w_panel + full * place.w_step, rest, place.decoded + p * place.decoded_panel);
-    place.x += full * place.x_step;
-    place.tiles = place.decoded;
-    place.tiles_panel = place.decoded_panel;
-    place.begins &= full == 0;
-    place.steps = 1;
-    all_rows(place, Source::again, is_left, tiles, panels);
+    if (steps > 0) all_rows(place, source, tiles, panels);
+    if (is_bf16 && columns % TILE_COLUMNS != 0) last_columns(place, tiles, panels);
 }
 
-TileSettings settings_of(bool is_left, const RowTiles& tiles) {
-    const int64_t height = is_left ? PANEL : tiles.height, bytes = is_left ? tiles.height * 4 : LINE;
+TileSettings settings_of(const RowTiles& tiles) {
     TileSettings settings;
-    for (int i = 0; i < TOGETHER; ++i) settings.set(sum_tile + i, height, bytes);
-    settings.set(row_tile, height, bytes);
+    for (int i = 0; i < TOGETHER; ++i) settings.set(sum_tile + i, tiles.height, LINE);
+    settings.set(row_tile, tiles.height, LINE);
     for (int i = 0; i < 3; ++i) settings.set(weight_tile + i, PANEL, LINE);
     return settings;
-}
-
-// Scales, biases and writes some panels of a block of rows.
-void finish_group(const Job& job, const RowTiles& tiles, const Sums& sums, int64_t panel, int64_t panels) {
-    const LinearArgs& args = job.args;
-    if (args.tiles && tiles.height > 1)
-        for (int64_t p = 0; p < panels; ++p)
-            for (int64_t t = 0; t < tiles.count; ++t) turn_tile(sums.first + p * sums.panel + t * tiles.height * PANEL, tiles.height);
-    const bool is_scaled = args.kind != LinearKind::bf16, is_biased = args.bias_type != Float::none;
-    const auto finish = is_scaled ? is_biased ? finish_panels<true, true> : finish_panels<true, false>
-                                  : is_biased ? finish_panels<false, true> : finish_panels<false, false>;
-    finish(args, sums, panel, panels, job.alpha);
 }
 
 // Rows begin .. begin + rows of the prepared ones times some panels, all columns. Sums of one tile of rows stay in tiles over all
@@ -212,9 +195,9 @@ void run_task(const Job& job, int64_t begin, int64_t rows, int64_t first_panel, 
     float* const sums = static_cast<float*>(scratch(sums_slot, kept * panel_sums * int64_t(sizeof(float))));
     const auto finish = [&](int64_t p) {
         const Sums group{sums + p % kept * panel_sums, panel_sums, rows, job.first_row + begin, job.factors + begin};
-        finish_group(job, tiles, group, first_panel + p, smaller(TOGETHER, panels - p));
+        finish_panels(job.args, group, first_panel + p, smaller(TOGETHER, panels - p), job.alpha);
     };
-    const Tiles in_use(settings_of(job.args.tiles, tiles));
+    const Tiles in_use(settings_of(tiles));
     for (int64_t k = 0; k < job.columns; k += step) {
         for (int64_t p = 0; p < panels; p += TOGETHER) {
             const uint8_t* const w = job.args.weight + (first_panel + p) * job.panel_bytes;
@@ -243,16 +226,15 @@ void run_tasks(const Job& job, int64_t rows, bool serial) {
 void prepare(const LinearArgs& args, int64_t first_row, int64_t rows, int64_t last, uint8_t* x, int64_t step, float* factors, bool serial) {
     const RowTiles last_tiles(rows - last);
     const int64_t full = last / TILE_ROWS;
-    const ProductTable& table = product_table();
     parallel_for(full + last_tiles.count, serial, [&](int64_t t) {
         const ExactSubnormals guard;
         const int64_t height = t < full ? TILE_ROWS : last_tiles.height, begin = t < full ? t * TILE_ROWS : last + (t - full) * height;
         const int64_t count = smaller(height, rows - begin);
-        args.tiles ? prepare_pairs(table, args, first_row + begin, count, x + begin * LINE, step, height)
-                   : prepare_tiles(args, first_row + begin, count, x + begin * LINE, step, height);
+        prepare_tiles(args, first_row + begin, count, x + begin * LINE, step, height);
     });
-    const float* const scales = args.kind == LinearKind::fp8 ? reinterpret_cast<const float*>(args.x_scale) + first_row : nullptr;
-    for (int64_t r = 0; r < rows; ++r) factors[r] = scales ? scales[r] : 1.0f;
+    const float* const scales = reinterpret_cast<const float*>(args.x_scale) + first_row;
+    const float same = args.kind == LinearKind::nvfp4 ? power_of_two(NVFP4_DOWN - NVFP4_UP) : 1.0f;
+    for (int64_t r = 0; r < rows; ++r) factors[r] = args.kind == LinearKind::fp8 ? scales[r] : same;
 }
 
 void run_rows(const LinearArgs& args, int64_t first_row, int64_t rows, bool serial) {
@@ -262,20 +244,20 @@ void run_rows(const LinearArgs& args, int64_t first_row, int64_t rows, bool seri
     const int64_t padded = last + last_tiles.rows(), step_bytes = padded * LINE + (padded % 64 == 0 ? LINE : 0);
     if (lie_in_tiles(args)) {
         const float factors[TILE_ROWS] = {};  // of no use to bf16
-        const Job job{args, columns, panel_bytes(args, columns), 0, rows, args.x, LINE, columns * 2, factors, 1.0f};
+        const Job job{args, columns, panel_bytes(args.kind, columns), 0, rows, args.x, LINE, columns * 2, factors, 1.0f};
         return run_tasks(job, rows, serial);
     }
     uint8_t* const x = static_cast<uint8_t*>(scratch(rows_slot, steps * step_bytes));
     float* const factors = static_cast<float*>(scratch(factors_slot, rows * int64_t(sizeof(float))));
     prepare(args, first_row, rows, last, x, step_bytes, factors, serial || rows * columns < (1 << 16));
     const float alpha = args.kind == LinearKind::nvfp4 ? 1.0f / args.encode_scale[0] : 1.0f;
-    run_tasks(Job{args, columns, panel_bytes(args, columns), first_row, padded, x, step_bytes, LINE, factors, alpha}, rows, serial);
+    run_tasks(Job{args, columns, panel_bytes(args.kind, columns), first_row, padded, x, step_bytes, LINE, factors, alpha}, rows, serial);
 }
 
 }  // namespace
 
 void linear_tiles(const LinearArgs& args) {
-    const bool serial = is_small(args, panel_bytes(args, ceil_div(args.in_features, COLUMNS) * COLUMNS));
+    const bool serial = is_small(args, panel_bytes(args.kind, ceil_div(args.in_features, COLUMNS) * COLUMNS));
     for (int64_t row = 0; row < args.rows; row += PREPARED) run_rows(args, row, smaller(PREPARED, args.rows - row), serial);
 }
 

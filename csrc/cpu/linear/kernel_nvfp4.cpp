@@ -1,6 +1,4 @@
 // Products of NVFP4 codes with NVFP4 codes.
-#if !defined(OCRQUANT_WITH_AMX)  // kernel_amx.cpp in its place
-
 #include "linear/nvfp4_tiles.h"
 
 namespace ocrquant::OCRQUANT_ISA {
@@ -123,5 +121,3 @@ void linear_nvfp4(const LinearArgs& args) {
 }
 
 }  // namespace ocrquant::OCRQUANT_ISA
-
-#endif

@@ -32,6 +32,53 @@ inline Block512 decode_block(const uint8_t* codes) {
     return block;
 }
 
+inline __m512 dots_of(const Block512& block, const RowBlock& row) {
+    int32_t codes[4];
+    std::memcpy(codes, row.code, sizeof(codes));
+    __m512i dots = _mm512_set1_epi32(row.start);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) dots = _mm512_dpbusd_epi32(dots, block.columns[i], _mm512_set1_epi32(codes[i]));
+    return _mm512_cvtepi32_ps(dots);
+}
+
+// What a step adds to the sums of each row.
+#if defined(OCRQUANT_WITH_AMX)
+
+// Two blocks, rounded together, as a tile adds them up; see amx_nvfp4.h.
+constexpr int64_t BLOCKS_OF_STEP = 2;
+
+template <int ROWS>
+inline void add_step(const RowBlock* x, const Nvfp4Group& group, int64_t b, const Scales& scales, __m512* sum) {
+    const bool is_one = b + 1 == group.blocks;
+    const Block512 first = decode_block(group.codes + b * BLOCK_BYTES);
+    const Block512 second = decode_block(group.codes + (is_one ? b : b + 1) * BLOCK_BYTES);
+    const __m512 first_scale = scales.of(int(b)), second_scale = is_one ? _mm512_setzero_ps() : scales.of(int(b) + 1);
+#pragma GCC unroll 8
+    for (int r = 0; r < ROWS; ++r) {
+        const RowBlock* const row = x + r * CHUNK_BLOCKS;
+        const RowBlock& next = row[is_one ? 0 : 1];
+        const __m512 product = _mm512_mul_ps(dots_of(first, *row), _mm512_mul_ps(first_scale, _mm512_set1_ps(row->scale)));
+        sum[r] = _mm512_add_ps(sum[r], _mm512_fmadd_ps(dots_of(second, next), _mm512_mul_ps(second_scale, _mm512_set1_ps(next.scale)), product));
+    }
+}
+
+#else
+
+constexpr int64_t BLOCKS_OF_STEP = 1;
+
+template <int ROWS>
+inline void add_step(const RowBlock* x, const Nvfp4Group& group, int64_t b, const Scales& scales, __m512* sum) {
+    const Block512 block = decode_block(group.codes + b * BLOCK_BYTES);
+    const __m512 scale = scales.of(int(b));
+#pragma GCC unroll 8
+    for (int r = 0; r < ROWS; ++r) {
+        const RowBlock& row = x[r * CHUNK_BLOCKS];
+        sum[r] = _mm512_fmadd_ps(dots_of(block, row), _mm512_mul_ps(scale, _mm512_set1_ps(row.scale)), sum[r]);
+    }
+}
+
+#endif
+
 template <int ROWS>
 void nvfp4_tile(const RowBlock* x, const uint8_t* w, int64_t blocks, float* c) {
     __m512 sum[ROWS];
@@ -42,21 +89,7 @@ void nvfp4_tile(const RowBlock* x, const uint8_t* w, int64_t blocks, float* c) {
         const Scales scales(group.scales);
 #pragma GCC unroll 9
         for (int line = 0; line < 9; ++line) prefetch(group.codes + NVFP4_AHEAD + 64 * line);
-        for (int64_t b = 0; b < group.blocks; ++b) {
-            const Block512 block = decode_block(group.codes + b * BLOCK_BYTES);
-            const __m512 scale = scales.of(int(b));
-#pragma GCC unroll 8
-            for (int r = 0; r < ROWS; ++r) {
-                const RowBlock& row = x[r * CHUNK_BLOCKS + g * GROUP + b];
-                int32_t codes[4];
-                std::memcpy(codes, row.code, sizeof(codes));
-                __m512i dots = _mm512_set1_epi32(row.start);
-#pragma GCC unroll 4
-                for (int i = 0; i < 4; ++i) dots = _mm512_dpbusd_epi32(dots, block.columns[i], _mm512_set1_epi32(codes[i]));
-                const __m512 both = _mm512_mul_ps(scale, _mm512_set1_ps(row.scale));
-                sum[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots), both, sum[r]);
-            }
-        }
+        for (int64_t b = 0; b < group.blocks; b += BLOCKS_OF_STEP) add_step<ROWS>(x + g * GROUP + b, group, b, scales, sum);
     }
 #pragma GCC unroll 8
     for (int r = 0; r < ROWS; ++r) _mm512_storeu_ps(c + r * PANEL, sum[r]);

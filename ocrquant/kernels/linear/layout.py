@@ -9,9 +9,6 @@ and no sum is split. Rows are padded with zeros to whole panels, columns of bf16
   order of ``_NIBBLES``, so that the lowest nibbles of two words of 16 bits are a pair of columns. Four
   blocks are followed by their scales, [16, 4] bytes, so that a panel is one stream. The last blocks of a
   panel may be fewer than four; their scales take as much room.
-- NVFP4 for AMX: [panels, in / 32] pairs of blocks of 288 bytes: words of 16 bits [4, 2, 16], word c of block
-  b holds column c of outputs 4j to 4j + 3, the first one in the lowest nibble; then scales [2, 16]. The last
-  block of an odd number of them is half of that: [4, 16] words, 16 scales.
 
 Before the first panel 64 bytes may be read.
 
@@ -29,6 +26,7 @@ from torch import Tensor
 from ocrquant.formats.nvfp4 import pack as pack_codes
 from ocrquant.formats.nvfp4 import unpack as unpack_codes
 from ocrquant.formats.precision import NVFP4_BLOCK_SIZE
+from ocrquant.kernels.linear.memory import zeros
 
 __all__ = [
     "PANEL",
@@ -36,17 +34,14 @@ __all__ = [
     "pack_bf16",
     "pack_fp8",
     "pack_nvfp4",
-    "pack_nvfp4_tiles",
     "unpack_bf16",
     "unpack_fp8",
     "unpack_nvfp4",
-    "unpack_nvfp4_tiles",
 ]
 
 PANEL = 16
 _COLUMNS = 4
 _GROUP = 4
-_FOUR = 4  # outputs whose codes share a word
 _BLOCK_BYTES = PANEL * NVFP4_BLOCK_SIZE // 2
 _SCALE_BYTES = PANEL * _GROUP
 _ORDER = (0, 2, 1, 3)  # its own inverse
@@ -149,61 +144,6 @@ def unpack_nvfp4(panels: Tensor, out_features: int, in_features: int) -> tuple[T
     return codes, scales.view(torch.float8_e4m3fn)
 
 
-def pack_nvfp4_tiles(packed: Tensor, block_scale: Tensor) -> Tensor:
-    """The same in pairs of blocks, as AMX reads them; uint8 [panels, bytes]."""
-    blocks = block_scale.shape[1]
-
-    def panels_of(rows: Tensor, scales: Tensor) -> Tensor:
-        codes = unpack_codes(rows).view(-1, PANEL // _FOUR, _FOUR, blocks, NVFP4_BLOCK_SIZE)
-        low, high = codes[:, :, 0::2], codes[:, :, 1::2]
-        # [panels, fours, blocks, columns, 2]: the bytes of a word
-        words = (low | (high << 4)).permute(0, 1, 3, 4, 2)
-        scales = scales.view(-1, PANEL, blocks).transpose(1, 2)
-
-        def parts(begin: int, end: int, together: int) -> Tensor:
-            some = words[:, :, begin:end].unflatten(2, (-1, together)).transpose(1, 2).flatten(2)
-            some_scales = scales[:, begin:end].unflatten(1, (-1, together)).flatten(2)
-            return torch.cat((some, some_scales), dim=2).flatten(1)
-
-        even = blocks // 2 * 2
-        pieces = [parts(0, even, 2)] if even else []
-        return torch.cat((*pieces, *([parts(even, blocks, 1)] if blocks % 2 else [])), dim=1)
-
-    return _pack(panels_of, blocks * (_BLOCK_BYTES + PANEL), packed, block_scale.view(torch.uint8))
-
-
-def unpack_nvfp4_tiles(panels: Tensor, out_features: int, in_features: int) -> tuple[Tensor, Tensor]:
-    """The inverse of `pack_nvfp4_tiles`: uint8 [out, in / 2] and float8_e4m3fn [out, in / 16]."""
-    blocks = in_features // NVFP4_BLOCK_SIZE
-    size = _BLOCK_BYTES + PANEL
-
-    def parts(piece: Tensor) -> list[tuple[Tensor, int]]:
-        """Runs of blocks that lie alike, [panels, runs, bytes], and how many of them are together."""
-        even = blocks // 2
-        split = 2 * even * size
-        found = [(piece[:, :split].reshape(len(piece), even, 2 * size), 2)] if even else []
-        return found + ([(piece[:, split:].reshape(len(piece), 1, size), 1)] if blocks % 2 else [])
-
-    def codes_of(piece: Tensor) -> Tensor:
-        found = []
-        for part, together in parts(piece):
-            words = part[..., : together * _BLOCK_BYTES]
-            words = words.reshape(len(piece), -1, PANEL // _FOUR, together, NVFP4_BLOCK_SIZE, 2)
-            codes = torch.stack((words & 0xF, words >> 4), dim=-1).flatten(-2)
-            # [panels, fours, outputs, blocks, columns]
-            found.append(codes.permute(0, 2, 5, 1, 3, 4).flatten(3, 4))
-        return pack_codes(torch.cat(found, dim=3).reshape(len(piece) * PANEL, -1))
-
-    def scales_of(piece: Tensor) -> Tensor:
-        found = [part[..., together * _BLOCK_BYTES :] for part, together in parts(piece)]
-        scales = torch.cat([one.reshape(len(piece), -1, PANEL) for one in found], dim=1)
-        return scales.transpose(1, 2).reshape(len(piece) * PANEL, -1)
-
-    codes = _unpack(codes_of, panels, (out_features, in_features // 2), torch.uint8)
-    scales = _unpack(scales_of, panels, (out_features, blocks), torch.uint8)
-    return codes, scales.view(torch.float8_e4m3fn)
-
-
 def _padded(columns: int) -> int:
     return -(-columns // _COLUMNS) * _COLUMNS
 
@@ -224,7 +164,7 @@ def _pieces(out_features: int) -> Iterator[tuple[int, int]]:
 def _pack(panels_of: Callable[..., Tensor], width: int, *sources: Tensor) -> Tensor:
     out_features = len(sources[0])
     size = num_panels(out_features) * width
-    panels = torch.zeros(_LEAD + size, dtype=torch.uint8)[_LEAD:].view(-1, width)
+    panels = zeros(_LEAD + size)[_LEAD:].view(-1, width)
     for begin, end in _pieces(out_features):
         rows = [source[begin * PANEL : end * PANEL] for source in sources]
         missing = (end - begin) * PANEL - len(rows[0])

@@ -24,7 +24,6 @@ def linear_native(x: Operand, weight: PackedWeight, out: Tensor, bias: Tensor | 
     native.linear(
         kind,
         weight.panels.data_ptr(),
-        weight.is_tiled,
         0 if weight.channel_scale is None else weight.channel_scale.data_ptr(),
         rows.data_ptr(),
         0 if row_scale is None else row_scale.data_ptr(),

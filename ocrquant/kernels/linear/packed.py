@@ -20,7 +20,6 @@ from ocrquant.formats.nvfp4 import NVFP4Weight
 from ocrquant.formats.precision import Precision
 from ocrquant.formats.scale_layout import swizzle
 from ocrquant.formats.weights import FP8Weight
-from ocrquant.kernels.extension import extension
 from ocrquant.kernels.linear import layout
 
 __all__ = ["PackedWeight", "Weight", "pack", "unpack"]
@@ -40,7 +39,6 @@ class PackedWeight:
         part_rows: Outputs of each part.
         device: Where it lies.
         panels: uint8 [panels, bytes] in the layout of the native op, or None.
-        is_tiled: Whether these are panels of NVFP4 for AMX, which no other instruction set reads.
         stored: The weight as it came, where it is not in panels.
         channel_scale: float32 [16 * panels], what sums are multiplied by: the decode scale of FP8, the
             reciprocal of NVFP4's global scale, NaN for a channel with a NaN code. None for bf16.
@@ -58,7 +56,6 @@ class PackedWeight:
     part_rows: tuple[int, ...]
     device: torch.device
     panels: Tensor | None
-    is_tiled: bool
     stored: Weight | None
     channel_scale: Tensor | None
     part_scales: tuple[Tensor, ...]
@@ -110,8 +107,7 @@ def pack(
     merged = _merge(parts, device)
     for_gpu = device.type == "cuda" if for_gpu is None else for_gpu
     in_panels = device.type == "cpu" and not for_gpu and dtype in (torch.bfloat16, None)
-    is_tiled = in_panels and precision is Precision.NVFP4 and _reads_tiles()
-    panels = _panels(merged, is_tiled) if in_panels else None
+    panels = _panels(merged) if in_panels else None
     if channel_scale is not None:
         padding = layout.PANEL * layout.num_panels(len(channel_scale)) - len(channel_scale)
         channel_scale = F.pad(channel_scale, (0, padding)).to(device)
@@ -123,7 +119,6 @@ def pack(
         part_rows=rows,
         device=device,
         panels=panels,
-        is_tiled=is_tiled,
         stored=merged if panels is None else None,
         channel_scale=channel_scale,
         part_scales=tuple(scale.to(device) for scale in scales),
@@ -171,8 +166,7 @@ def stored_form(packed: PackedWeight) -> Weight:
         return packed.stored
     assert packed.panels is not None, "a packed weight has one of the two"
     if packed.precision is Precision.NVFP4:
-        unpack_nvfp4 = layout.unpack_nvfp4_tiles if packed.is_tiled else layout.unpack_nvfp4
-        codes, block_scale = unpack_nvfp4(packed.panels, *packed.shape)
+        codes, block_scale = layout.unpack_nvfp4(packed.panels, *packed.shape)
         return NVFP4Weight(packed=codes, block_scale=block_scale, encode_scale=packed.part_scales[0])
     if packed.precision is Precision.FP8:
         codes = layout.unpack_fp8(packed.panels, *packed.shape)
@@ -242,16 +236,9 @@ def _merge(parts: Sequence[Weight], device: torch.device) -> Weight:
     return values.view(first.dtype)
 
 
-def _reads_tiles() -> bool:
-    """Whether the native op multiplies with AMX in this process."""
-    native = extension()
-    return native is not None and native.isa() == "amx"
-
-
-def _panels(merged: Weight, is_tiled: bool) -> Tensor:
+def _panels(merged: Weight) -> Tensor:
     if isinstance(merged, FP8Weight):
         return layout.pack_fp8(merged.codes)
     if isinstance(merged, NVFP4Weight):
-        pack_nvfp4 = layout.pack_nvfp4_tiles if is_tiled else layout.pack_nvfp4
-        return pack_nvfp4(merged.packed, merged.block_scale)
+        return layout.pack_nvfp4(merged.packed, merged.block_scale)
     return layout.pack_bf16(merged)

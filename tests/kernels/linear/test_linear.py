@@ -150,21 +150,25 @@ def test_instruction_sets_without_tiles_give_the_same_bits_for_nvfp4_codes():
     assert all(torch.equal(results[0], other) for other in results[1:])
 
 
-def test_refuses_panels_of_another_instruction_set():
+@pytest.mark.parametrize("width", [16, 48, 64, 272, 1040])
+def test_few_nvfp4_rows_in_integers_and_many_in_tiles_add_up_the_same(width):
+    """A pair of blocks is rounded once: by hand, in float64, for scales that make the order matter."""
     if NATIVE.best_isa() != "amx":
         pytest.skip("no amx here")
-    x = quantized(make_rows(2, 48), Precision.NVFP4)
-    stored = make_weight(Precision.NVFP4, 20, 48)
-    tiled = pack(stored)
-    try:
-        NATIVE.force_isa("avx512")
-        with pytest.raises(ValueError, match="expected panels for instruction set avx512"):
-            run(x, tiled)
-        plain = pack(stored)
-    finally:
-        NATIVE.force_isa("auto")
-    with pytest.raises(ValueError, match="expected panels for instruction set amx"):
-        run(x, plain)
+    weight, x = make_weight(Precision.NVFP4, 20, width), quantized(make_rows(23, width), Precision.NVFP4)
+    scales = torch.arange(width // 16).remainder(5).mul(24).add(8).to(BYTE).expand(20, -1)
+    weight.block_scale.view(BYTE).copy_(scales)
+    one = nvfp4.NVFP4Weight(packed=weight.packed, block_scale=weight.block_scale, encode_scale=torch.ones(1))
+    x.encode_scale.fill_(1.0)
+    rows = nvfp4.decode(nvfp4.unpack(x.nvfp4), x.nvfp4_scale.view(torch.float8_e4m3fn), torch.ones(1))
+    products = rows.double()[:, None] * one.dequantize().double()
+    pairs = torch.nn.functional.pad(products, (0, -width % 32)).unflatten(2, (-1, 32)).sum(3).float()
+    expected = torch.zeros(23, 20)
+    for pair in pairs.unbind(2):
+        expected += pair
+    packed = pack(one)
+    for count in (1, 4, 5, 23):
+        assert torch.equal(run(x.rows(count), packed), expected[:count]), count
 
 
 @pytest.mark.parametrize("isa", ISAS, indirect=True)

@@ -9,9 +9,7 @@ from ocrquant.kernels.linear import pack, unpack
 from ocrquant.kernels.linear.layout import (
     PANEL,
     pack_nvfp4,
-    pack_nvfp4_tiles,
     unpack_nvfp4,
-    unpack_nvfp4_tiles,
 )
 from tests.kernels.linear.operands import make_weight
 
@@ -90,33 +88,13 @@ def test_places_of_an_nvfp4_block():
     assert len(panel) == 576 + 128 + 64
 
 
-def test_places_of_an_nvfp4_block_in_tiles():
-    # Row 5 of the panel, block 1 of 3: the second nibble of the second four, then block 2 alone.
-    codes = torch.zeros(PANEL, 48, dtype=BYTE)
-    codes[5, 16:32] = torch.arange(16, dtype=BYTE)
-    codes[15, 47] = 9
-    scale = torch.zeros(PANEL, 3, dtype=BYTE)
-    scale[5, 1], scale[5, 2] = 0x38, 0x39
-    panel = pack_nvfp4_tiles(nvfp4.pack(codes), scale.view(torch.float8_e4m3fn))[0]
-    words = panel[:256].view(torch.int16).view(4, 2, 16)
-    assert words[1, 1].tolist() == [16 * code for code in range(16)]
-    assert not words[[0, 2, 3]].any()
-    assert not words[1, 0].any()
-    assert panel[256 + 16 + 5] == 0x38
-    assert panel[288:416].nonzero().flatten().tolist() == [127]
-    assert panel[288 + 127] == 0x90
-    assert panel[288 + 128 + 5] == 0x39
-    assert len(panel) == 288 + 144
-
-
 @pytest.mark.parametrize("shape", [(16, 16), (17, 32), (40, 176), (1040, 80), (64, 48)])
-def test_both_layouts_of_nvfp4_come_back_bit_for_bit(shape):
+def test_panels_of_nvfp4_come_back_bit_for_bit(shape):
     weight = make_weight(Precision.NVFP4, *shape)
     scale = weight.block_scale.view(BYTE)
-    for to, back in ((pack_nvfp4, unpack_nvfp4), (pack_nvfp4_tiles, unpack_nvfp4_tiles)):
-        codes, block_scale = back(to(weight.packed, weight.block_scale), *shape)
-        assert torch.equal(codes, weight.packed)
-        assert torch.equal(block_scale.view(BYTE), scale)
+    codes, block_scale = unpack_nvfp4(pack_nvfp4(weight.packed, weight.block_scale), *shape)
+    assert torch.equal(codes, weight.packed)
+    assert torch.equal(block_scale.view(BYTE), scale)
 
 
 def test_places_of_fp8_and_bf16_columns():

@@ -1,17 +1,17 @@
-// What becomes of the sums in tiles: scaled, biased, rounded and written, two panels at a time where both are full.
+// What becomes of sums with AVX-512 and AMX: scaled, biased, rounded and written, two panels at a time where both are full.
 #pragma once
 
-#include "linear/amx.h"
+#include "linear/plan.h"
 
 namespace ocrquant::OCRQUANT_ISA {
 
-// Sums of some rows: a panel's are [rows][16], or with NVFP4 tiles [16][height], which are the same for one row.
+// Sums of some rows: a panel's are [rows][16].
 struct Sums {
-    float* first;
+    const float* first;
     int64_t panel;  // floats from panel to panel
     int64_t rows;   // those of zeros not counted
     int64_t row;    // the first one's number in the result
-    const float* factors;  // [rows], what the sums of FP8 and NVFP4 are multiplied by before the outputs' scale
+    const float* factors;  // [rows], what they are multiplied by before the outputs' scale; not read for bf16
 };
 
 // Scale and bias of a panel's outputs.
@@ -87,16 +87,12 @@ void finish_panels(const LinearArgs& args, const Sums& sums, int64_t first_panel
     }
 }
 
-// A tile [16][height] of NVFP4's sums becomes [height][16] where it lies.
-inline void turn_tile(float* sums, int64_t height) {
-    __m512 line[PANEL];
-    const __mmask16 some = __mmask16((1u << height) - 1);
-#pragma GCC unroll 16
-    for (int64_t o = 0; o < PANEL; ++o) line[o] = _mm512_maskz_loadu_ps(some, sums + o * height);
-    turn_over(line);
-#pragma GCC unroll 16
-    for (int64_t r = 0; r < TILE_ROWS; ++r)
-        if (r < height) _mm512_storeu_ps(sums + r * PANEL, line[r]);
+// All of some panels; `alpha` is what the outputs' scales are multiplied by.
+inline void finish_panels(const LinearArgs& args, const Sums& sums, int64_t first_panel, int64_t panels, float alpha) {
+    const bool is_scaled = args.kind != LinearKind::bf16, is_biased = args.bias_type != Float::none;
+    const auto finish = is_scaled ? is_biased ? finish_panels<true, true> : finish_panels<true, false>
+                                  : is_biased ? finish_panels<false, true> : finish_panels<false, false>;
+    finish(args, sums, first_panel, panels, alpha);
 }
 
 }  // namespace ocrquant::OCRQUANT_ISA
