@@ -73,7 +73,7 @@ def noting(name: str, seen: dict[str, Tensor]) -> Any:
     """A hook that keeps input and output of the first call."""
 
     def hook(module: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> None:
-        seen.setdefault(f"{name}.x", arguments[0][0].clone())
-        seen.setdefault(f"{name}.y", output[0].clone())
+        seen.setdefault(f"{name}.x", arguments[0].flatten(0, -2).clone())
+        seen.setdefault(f"{name}.y", output.flatten(0, -2).clone())
 
     return hook

@@ -203,13 +203,19 @@ def answer_in_words(ours: Tensor, theirs: Tensor, logprobs: Tensor, noise: float
     return "equal" if len(ours) == len(theirs) else f"other at {min(len(ours), len(theirs))}"
 
 
-def faults(result: Comparison, plan: str) -> list[str]:
-    """What is beyond the limits of a plan, in words; nothing where all is as it was meant."""
+def faults(result: Comparison, plan: str, wider: float = 1.0) -> list[str]:
+    """What is beyond the limits of a plan, in words; nothing where all is as it was meant.
+
+    Args:
+        result: The comparison.
+        plan: Name of the plan.
+        wider: What the limits of single linears are multiplied with.
+    """
     limits = LIMITS[plan]
     checks = {
         "KL": result.kl < max(limits.kl, limits.kl_ratio * result.own_kl),
         "mean|dlogp|": result.mean_difference < limits.mean_difference,
-        "linear": result.worst_linear[1] < error_limit(result.worst_linear[0]),
+        "linear": result.worst_linear[1] < wider * error_limit(result.worst_linear[0]),
         "tokens": result.same_ids,
         "answer": not result.answer.startswith("other"),
     }

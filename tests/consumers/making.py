@@ -76,10 +76,9 @@ def round_source(source: Path, run: Path) -> None:
 
 def deal(model_map: ModelMap, precisions: tuple[str, ...]) -> dict[str, Precision]:
     """Precisions dealt out to the groups in turn; experts get one for each layer, and FP8 only if all do."""
-    found = {
-        group.name: Precision(precisions[i % len(precisions)]) for i, group in enumerate(model_map.groups)
-    }
     experts = [group for group in model_map.groups if group.kind.startswith("experts.")]
+    others = (group for group in model_map.groups if group not in experts)
+    found = {group.name: Precision(precisions[i % len(precisions)]) for i, group in enumerate(others)}
     layers = sorted({group.block for group in experts if group.block is not None})
     open_to_them = [x for x in precisions if x != "fp8"] or precisions
     for group in experts:
