@@ -4,6 +4,10 @@ A window is the last known token of a request and some guesses. The target compu
 and chooses a token behind each; guesses count as far as they are what it chose, and its own next token comes
 on top. A choice depends on the logits, the request's seed and the token's place alone, so that an answer is
 the same with and without guesses, drawn or greedy. Knows requests and counts; knows no tensor.
+
+For drawn answers that is speculative sampling with the exact residual (arXiv 2211.17192, section 2.3, with a
+drafter that puts all its weight on its guess x): a draw from the target's p is x with chance p(x), and where
+it is not, it is distributed as p without x, scaled to 1.
 """
 
 from __future__ import annotations

@@ -73,7 +73,6 @@ class ModelRunner:
         self._logits = device.empty((rows, spec.vocab), torch.float32)
         self._tokens = device.empty((rows,), torch.int32)
         self._gaps = device.empty((rows,), torch.float32)
-        self._sampled: dict[int, tuple[Tensor, Tensor]] = {}
         self._image_rows = device.empty((config.max_step_tokens, spec.hidden))
         self._images: dict[Request, Tensor] = {}
         self._window: list[int] = []
@@ -146,9 +145,7 @@ class ModelRunner:
             self._windowed.begin_window(self._window, shape.window)
         self._launch(shape, inputs)
         count = plan.shape.logit_rows
-        if count not in self._sampled:
-            self._sampled[count] = self._tokens[:count], self._gaps[:count]
-        tokens, gaps = self._device.read_back(*self._sampled[count])
+        tokens, gaps = self._device.read_back(self._tokens[:count], self._gaps[:count])
         return Sampled(tokens, gaps)
 
     def commit(self, plan: Plan, accepted: Sequence[int]) -> None:

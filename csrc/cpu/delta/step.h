@@ -94,6 +94,16 @@ inline void advance(const float* from, float* to, int64_t key_dim, int64_t value
     update_state(from, to, key_dim, value_dim, decay, k, u);
 }
 
+// Everything that a row reads but its value: k, q [K], and one number each.
+inline void terms_of(const DeltaRows& rows, int64_t row, int64_t head, float* k, float* q, float* decay, float* beta, float* kq) {
+    key_of(rows, row, head, k);
+    query_of(rows, row, head, q);
+    const Gates gates = gates_of(rows, row, head);
+    *decay = expf(gates.log_gate);
+    *beta = gates.beta;
+    *kq = dot(k, q, rows.key_dim);
+}
+
 // Scratch of `step`, in floats.
 inline int64_t step_floats(int64_t key_dim, int64_t value_dim) { return 2 * key_dim + 3 * value_dim; }
 

@@ -5,8 +5,8 @@
 // of 64 x 64 for one request, of which most was writing them (Xeon family 6 model 207, 2026-11-30).
 #include "common/isa.h"
 #include "common/pool.h"
+#include "delta/run.h"
 #include "gated_delta_redo/args.h"
-#include "gated_delta_redo/window.h"
 
 namespace ocrquant::OCRQUANT_ISA {
 
@@ -37,18 +37,11 @@ void record_window(const RecordWindowArgs& args) {
         const Record record(args.records, slot * args.window * rows.heads + head, key_dim, value_dim);
         const int64_t k_row = rows.heads * key_dim, u_row = rows.heads * value_dim;
         for (int64_t token = 0; token < count; ++token) {
-            const int64_t row = first + token;
-            float* const k = record.k + token * k_row;
-            key_of(rows, row, head, k);
-            query_of(rows, row, head, q + token * key_dim);
-            const Gates gates = gates_of(rows, row, head);
-            record.decay[token * rows.heads] = expf(gates.log_gate);
-            beta[token] = gates.beta;
-            kq[token] = dot(k, q + token * key_dim, key_dim);
+            terms_of(rows, first + token, head, record.k + token * k_row, q + token * key_dim, record.decay + token * rows.heads,
+                     beta + token, kq + token);
         }
-        const Window window{args.state + (slot * rows.heads + head) * size, copy, key_dim, value_dim, count, record.k, k_row, q,
-                            record.decay, rows.heads, beta, kq, value_of(rows, first, head), rows.mixed_stride, record.u, u_row, out};
-        run_window(window);
+        run_rows({args.state + (slot * rows.heads + head) * size, copy, false, key_dim, value_dim, count, record.k, k_row, q,
+                  record.decay, rows.heads, beta, kq, value_of(rows, first, head), rows.mixed_stride, record.u, u_row, out});
         for (int64_t token = 0; token < count; ++token) {
             write_bf16(out + token * value_dim, value_dim, out_of(rows, first + token, head));
         }
