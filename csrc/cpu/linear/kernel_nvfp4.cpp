@@ -1,5 +1,8 @@
 // Products of NVFP4 codes with NVFP4 codes.
 #include "linear/nvfp4_tiles.h"
+#if defined(OCRQUANT_WITH_AVX512)
+#include "linear/finish.h"
+#endif
 
 namespace ocrquant::OCRQUANT_ISA {
 
@@ -8,6 +11,8 @@ namespace {
 constexpr int64_t ROW_BLOCK = 128;      // rows that meet one decoded chunk
 constexpr int64_t PREPARED = 1024;      // rows prepared at once
 constexpr int64_t MOST_PANELS = 16;     // panels of a task: their sums stay in the second-level cache
+
+constexpr int64_t PANELS_OF_LINE = 2;   // whose results in bf16 fill a cache line, which two tasks had better not share
 
 enum Slot { rows_slot = 0, sums_slot = 2, weights_slot = 3 };
 
@@ -18,6 +23,7 @@ struct Job {
     int64_t rows;       // prepared
     const RowBlock* x;  // [chunks][rows][CHUNK_BLOCKS]
     float alpha;        // reciprocal of the rows' global scale
+    const float* ones;  // [ROW_BLOCK]
 };
 
 void tile_rows(int64_t rows, const RowBlock* x, const uint8_t* w, int64_t blocks, float* c) {
@@ -68,6 +74,17 @@ void chunk(const RowBlock* x, int64_t rows, const uint8_t* w, int64_t blocks, fl
     }
 }
 
+// Scales, biases and writes the sums of a task, [panels][rows][16].
+void finish_task(const Job& job, const float* sums, int64_t begin, int64_t rows, int64_t first_panel, int64_t panels) {
+#if defined(OCRQUANT_WITH_AVX512)
+    finish_panels(job.args, Sums{sums, rows * PANEL, rows, job.first_row + begin, job.ones}, first_panel, panels, job.alpha);
+#else
+    for (int64_t p = 0; p < panels; ++p)
+        for (int64_t r = 0; r < rows; ++r)
+            finish(job.args, sums + (p * rows + r) * PANEL, job.first_row + begin + r, first_panel + p, 1.0f, job.alpha);
+#endif
+}
+
 void run_task(const Job& job, int64_t begin, int64_t rows, int64_t first_panel, int64_t panels) {
     const ExactSubnormals guard;
     float* const sums = static_cast<float*>(scratch(sums_slot, panels * rows * PANEL * int64_t(sizeof(float))));
@@ -85,9 +102,7 @@ void run_task(const Job& job, int64_t begin, int64_t rows, int64_t first_panel, 
         for (int64_t b = 0; b < blocks; b += CHUNK_BLOCKS)
             for (int64_t p = 0; p < panels; ++p) one(b, p);
     }
-    for (int64_t p = 0; p < panels; ++p)
-        for (int64_t r = 0; r < rows; ++r)
-            finish(job.args, sums + (p * rows + r) * PANEL, job.first_row + begin + r, first_panel + p, 1.0f, job.alpha);
+    finish_task(job, sums, begin, rows, first_panel, panels);
 }
 
 void run_rows(const LinearArgs& args, int64_t first_row, int64_t rows, bool serial) {
@@ -103,9 +118,11 @@ void run_rows(const LinearArgs& args, int64_t first_row, int64_t rows, bool seri
         }
     });
     const int64_t panel_bytes = nvfp4_bytes(blocks);
-    const Job job{args, panel_bytes, first_row, rows, x, 1.0f / args.encode_scale[0]};
+    float ones[ROW_BLOCK];
+    for (int64_t r = 0; r < smaller(rows, ROW_BLOCK); ++r) ones[r] = 1.0f;
+    const Job job{args, panel_bytes, first_row, rows, x, 1.0f / args.encode_scale[0], ones};
     const int64_t panels = ceil_div(args.out_features, PANEL), row_blocks = ceil_div(rows, ROW_BLOCK);
-    const int64_t step = panels_of_task(panels, panel_bytes, row_blocks, 1, MOST_PANELS);
+    const int64_t step = panels_of_task(panels, panel_bytes, row_blocks, PANELS_OF_LINE, MOST_PANELS);
     const int64_t groups = ceil_div(panels, step);
     parallel_for(row_blocks * groups, serial, [&](int64_t task) {
         const int64_t begin = task / groups * ROW_BLOCK, panel = task % groups * step;
