@@ -29,11 +29,12 @@ struct Segment {
 bool is_in_tiles(const PackedAttentionArgs& a) { return in_tiles(a.dim) && a.scale >= 0.f; }
 
 // Rows of one task.
-int64_t rows_of_task(const PackedAttentionArgs& a, int64_t length) {
+int64_t rows_of_task(const PackedAttentionArgs& a, int64_t length, int threads) {
     if (!is_in_tiles(a)) return rows_at_once(length, a.dim);
-    // Keys and values are staged anew for each task: 192 rows hide that, and heads of one image keep two threads busy.
-    constexpr int64_t MOST = 192;
-    const int64_t blocks = (length + MOST - 1) / MOST;
+    // Keys and values are staged anew for each task: as few as fit in the second-level cache, or so many that heads of one image
+    // keep all threads busy (384 patches of 3 heads by one thread: 277 us at once, 299 in tasks of 192).
+    const int64_t most = threads == 1 ? 1024 : 192;
+    const int64_t blocks = (length + most - 1) / most;
     return blocks <= 1 ? length : rounded_up((length + blocks - 1) / blocks, LANES);
 }
 
@@ -89,12 +90,13 @@ void attend(const PackedAttentionArgs& a, int64_t begin, int64_t length, int64_t
 void packed_attention(const PackedAttentionArgs& args) {
     // One parallel job a segment would leave threads idle at the end of each: tasks of all segments go into one.
     int64_t* const first_task = static_cast<int64_t*>(scratch(0, (args.segments + 1) * int64_t(sizeof(int64_t))));
+    const int threads = num_threads();
     int64_t tasks = 0, work = 0;
     for (int64_t i = 0; i < args.segments; ++i) {
         const int64_t length = args.starts[i + 1] - args.starts[i];
         first_task[i] = tasks;
         if (length <= 0) continue;
-        const int64_t block = rows_of_task(args, length);
+        const int64_t block = rows_of_task(args, length, threads);
         tasks += args.heads * ((length + block - 1) / block);
         work += length * length * args.heads * args.dim;
     }
@@ -103,7 +105,7 @@ void packed_attention(const PackedAttentionArgs& args) {
         int64_t i = 0;
         while (first_task[i + 1] <= task) ++i;
         const int64_t begin = args.starts[i], length = args.starts[i + 1] - begin;
-        const int64_t block = rows_of_task(args, length), blocks = (length + block - 1) / block;
+        const int64_t block = rows_of_task(args, length, threads), blocks = (length + block - 1) / block;
         const int64_t head = (task - first_task[i]) / blocks, first = (task - first_task[i]) % blocks * block;
         attend(args, begin, length, head, first, smaller_of(block, length - first));
     });
