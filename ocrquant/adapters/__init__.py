@@ -6,6 +6,7 @@ The structure of a model is read without torch; the names that load and run one 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ocrquant.adapters.families import vision_modules
 from ocrquant.adapters.headers import SUPPORTED, build_model_map, drafter_folder, model_folder, read_model_map
 from ocrquant.adapters.patterns import Ineligible, PatternMatch, SearchSpace, match_patterns, search_space
 from ocrquant.adapters.structure import Group, LinearInfo, ModelMap, NormFold, TensorInfo
@@ -38,6 +39,7 @@ __all__ = [
     "read_model_map",
     "resolve_device",
     "search_space",
+    "vision_modules",
 ]
 
 _NEED_TORCH = {

@@ -21,7 +21,7 @@ from ocrquant.adapters.parts import (
 )
 from ocrquant.errors import ModelError
 
-__all__ = ["FAMILIES", "Family", "ImageKind", "Naming"]
+__all__ = ["FAMILIES", "Family", "ImageKind", "Naming", "vision_modules"]
 
 Naming = tuple[tuple[str, str], ...]
 """Prefixes of names on disk, each with that of the same modules in memory; the first that fits counts."""
@@ -247,3 +247,9 @@ FAMILIES: Mapping[str, Family] = {
     ),
 }
 """Class name of the Hugging Face model -> its family."""
+
+
+def vision_modules(architecture: str) -> tuple[str, ...]:
+    """Modules of the vision side as `transformers` calls them; none for an architecture that is not known."""
+    family = FAMILIES.get(architecture)
+    return () if family is None else family.vision

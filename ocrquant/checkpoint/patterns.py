@@ -28,11 +28,13 @@ class LinearNames:
         block_prefix: Name of the module that holds the decoder's layers, such as
             ``model.language_model.layers``.
         untouched: Names of all other linears: of the vision side and of multi-token-prediction heads.
+        renamed: Modules of the vision side by the names that readers give them who call them differently.
     """
 
     precisions: Mapping[str, Precision]
     block_prefix: str
     untouched: Collection[str]
+    renamed: Collection[str] = ()
 
     def targets(self, precision: Precision) -> list[str]:
         """Patterns that match the decoder's linears of a precision."""
@@ -42,7 +44,8 @@ class LinearNames:
     def ignored(self) -> list[str]:
         """What stays in bf16: every name, then patterns for readers with other prefixes."""
         kept = [name for name, given in self.precisions.items() if given is Precision.BF16]
-        roots = [rf"re:{_ANY_PREFIX}{re.escape(_last(root))}\..*" for root in self.roots()]
+        known = dict.fromkeys(_last(root) for root in (*self.roots(), *self.renamed))
+        roots = [rf"re:{_ANY_PREFIX}{re.escape(root)}\..*" for root in known]
         return [*kept, *sorted(self.untouched), *roots, *_patterns(kept, self.block_prefix)]
 
     def check(self) -> None:

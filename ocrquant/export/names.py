@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ocrquant.adapters import ModelMap
+from ocrquant.adapters import ModelMap, vision_modules
 from ocrquant.checkpoint import LinearNames
 from ocrquant.formats import Precision
 
@@ -34,6 +34,11 @@ def linear_names(model_map: ModelMap, precisions: Mapping[str, Precision]) -> Li
         precisions={name: precisions[name] for name in _in_order(model_map)},
         block_prefix=model_map.block_prefix,
         untouched=(*model_map.vision_linears, *sorted(mtp)),
+        renamed=[
+            module
+            for module in vision_modules(model_map.architecture)
+            if not any(name.startswith(f"{module}.") for name in model_map.vision)
+        ],
     )
 
 

@@ -80,6 +80,12 @@ class CheckpointFolder:
         return sum(spec.num_bytes for spec in self.tensors.values())
 
     @property
+    def architecture(self) -> str:
+        """Class name of the model."""
+        named = self.config.get("architectures")
+        return str(named[0]) if isinstance(named, list) and named else "no architecture"
+
+    @property
     def text_config(self) -> Mapping[str, Any]:
         """The part of the configuration that describes the decoder."""
         parts = (self.config.get("text_config"), self.config.get("llm_config"), self.config)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ocrquant.adapters import vision_modules
 from ocrquant.checkpoint.modelopt import is_excluded
 from ocrquant.checkpoint.patterns import matches
 from ocrquant.formats import FORMATS
@@ -155,6 +156,8 @@ def check_patterns(folder: CheckpointFolder, declaration: Declaration, findings:
     """Targets and ignored names that mean nothing in this model: mostly those of another naming."""
     names = (*folder.tensors, *folder.stacked)
     modules = {prefix for name in names for prefix in _prefixes(name)} | {"lm_head"}
+    # As transformers calls them, where that is not what the checkpoint does.
+    modules |= {f"{module}.x" for module in vision_modules(folder.architecture)}
     lists = [*((rule.label, rule.targets) for rule in declaration.rules), ("ignore", declaration.ignore)]
     for where, patterns in lists:
         for pattern in patterns:

@@ -98,7 +98,7 @@ def _check_alone(
     check_cache(folder, declaration, linears, findings)
     if declaration is not None:
         check_patterns(folder, declaration, findings)
-        check_names(_architecture(folder), declaration, linears, findings)
+        check_names(folder.architecture, declaration, linears, findings)
         check_aliases(declaration, linears, findings)
 
 
@@ -137,11 +137,6 @@ def _check_against(folder: CheckpointFolder, linears: Linears, source: Path, fin
             )
 
 
-def _architecture(folder: CheckpointFolder) -> str:
-    named = folder.config.get("architectures")
-    return str(named[0]) if isinstance(named, list) and named else "no architecture"
-
-
 def _facts(folder: CheckpointFolder, declaration: Declaration | None, linears: Linears) -> dict[str, str]:
     counts: dict[str, int] = {}
     for linear in linears.items.values():
@@ -149,7 +144,7 @@ def _facts(folder: CheckpointFolder, declaration: Declaration | None, linears: L
         name = scheme.name if scheme else str(linear.stored or "unquantized")
         counts[name] = counts.get(name, 0) + 1
     facts = {
-        "architecture": _architecture(folder),
+        "architecture": folder.architecture,
         "format": declaration.method if declaration else "none",
         "linears": ", ".join(f"{count} {name}" for name, count in sorted(counts.items())),
         "cache": (declaration.cache if declaration else None) or "bf16",

@@ -176,6 +176,8 @@ def test_names_of_other_programs():
     assert place("language_model.model.layers.3.self_attn.qkv_proj") == "layers.3.self_attn.qkv_proj"
     assert place("visual.vision_model.encoder.layers.0.mlp.fc1").startswith("visual")
     assert place("language_model.lm_head") == place("lm_head") == "lm_head"
+    shared = "model.language_model.layers.1.mlp.experts._shared_experts._layer.shared_experts.down_proj"
+    assert place(shared) == "layers.1.mlp.shared_experts.down_proj"
     known = ["layers.0.mlp.gate_up_proj"]
     assert parts_of("model.layers.0.mlp.gate_up_proj", known) == ("layers.0.mlp.gate_up_proj",)
     assert parts_of("model.layers.0.mlp.gate_up_proj", []) == (

@@ -7,6 +7,7 @@ import pytest
 from ocrquant.checkpoint import FILE_FORMATS
 from ocrquant.export import write_checkpoint
 from ocrquant.verify import Severity, verify_checkpoint
+from tests.consumers.making import deal
 from tests.export.conftest import round_model
 from tests.families.making import TINY, make_folder
 
@@ -21,7 +22,7 @@ def test_exports_of_a_family_are_sound(name, tmp_path):
                 model.source,
                 tmp_path / file_format,
                 model_map=model.model_map,
-                groups=model.plan("nvfp4", "fp8", "bf16"),
+                groups=deal(model.model_map, ("nvfp4", "fp8", "bf16")),
                 weights=weights,
                 kv=model.rounding.kv,
                 file_format=file_format,
