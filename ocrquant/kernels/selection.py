@@ -155,7 +155,7 @@ def use_native(op: str, activation: Tensor, dtypes: tuple[torch.dtype, ...] = (t
     Raises:
         DeviceError: ``OCRQUANT_KERNELS`` names an implementation that does not apply.
     """
-    return _chosen(op, activation, dtypes, True, False).implementation == "native"
+    return _chosen(op, activation, dtypes, True, False, env.kernels()).implementation == "native"
 
 
 def implementation(
@@ -180,9 +180,10 @@ def implementation(
     Raises:
         DeviceError: ``OCRQUANT_KERNELS`` names an implementation that does not apply.
     """
-    if env.kernels() == "cuda" and op in CUDA_OPS:
+    asked = env.kernels()
+    if asked == "cuda" and op in CUDA_OPS:
         return _cuda(op, activation, dtypes)
-    kind = _chosen(op, activation, dtypes, not is_for_gpu, op in TRITON_OPS).implementation
+    kind = _chosen(op, activation, dtypes, not is_for_gpu, op in TRITON_OPS, asked).implementation
     if kind == "triton":
         return cast(Callable[..., None], getattr(import_module(TRITON_OPS[op]), f"{op}_triton"))
     return native if kind == "native" else reference
@@ -208,14 +209,28 @@ def _cuda(op: str, activation: Tensor, dtypes: tuple[torch.dtype, ...]) -> Calla
 
 
 def _chosen(
-    op: str, activation: Tensor, dtypes: tuple[torch.dtype, ...], has_native: bool, has_triton: bool
+    op: str,
+    activation: Tensor,
+    dtypes: tuple[torch.dtype, ...],
+    has_native: bool,
+    has_triton: bool,
+    asked: str,
 ) -> Choice:
+    """`asked`: what ``OCRQUANT_KERNELS`` says; reading it takes half of the time that this does."""
     for counter in _watchers.counters:
         counter[op] = counter.get(op, 0) + 1
     has_triton = has_triton and _watchers.has_triton
     # Asked at every call, so the answer to the same question is kept.
-    state = (env.kernels(), extension_state())
-    question = (op, activation.device, activation.dtype, state, dtypes, has_native, has_triton)
+    question = (
+        op,
+        activation.device,
+        activation.dtype,
+        asked,
+        extension_state(),
+        dtypes,
+        has_native,
+        has_triton,
+    )
     choice = _answers.get(question)
     if choice is None:
         choice = _answers[question] = _choose(op, activation, dtypes, has_native, has_triton)
