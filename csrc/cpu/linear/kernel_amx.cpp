@@ -232,9 +232,9 @@ void prepare(const LinearArgs& args, int64_t first_row, int64_t rows, int64_t la
         const int64_t count = smaller(height, rows - begin);
         prepare_tiles(args, first_row + begin, count, x + begin * LINE, step, height);
     });
-    const float* const scales = reinterpret_cast<const float*>(args.x_scale) + first_row;
+    const float* const scales = reinterpret_cast<const float*>(args.x_scale);
     const float same = args.kind == LinearKind::nvfp4 ? power_of_two(NVFP4_DOWN - NVFP4_UP) : 1.0f;
-    for (int64_t r = 0; r < rows; ++r) factors[r] = args.kind == LinearKind::fp8 ? scales[r] : same;
+    for (int64_t r = 0; r < rows; ++r) factors[r] = args.kind == LinearKind::fp8 ? scales[first_row + r] : same;
 }
 
 void run_rows(const LinearArgs& args, int64_t first_row, int64_t rows, bool serial) {
