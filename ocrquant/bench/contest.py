@@ -6,8 +6,8 @@ and budgets are the same, and every bit is counted alike: over the searched grou
 the model with the same rounded weights, nearest ones, which are also what ModelOpt's calibration by maxima
 gives, and its KL divergence from the unquantized model is measured on held-out pages. A second column has
 what our recipes make of the same pages as a whole: weights that they round, scored and planned for. A third
-has the plan of least sum by scores on the held-out pages themselves: a search by single scores can hardly do
-better, on however many pages.
+has the plan of least sum by scores on the held-out pages themselves: what is missing there is not for want of
+pages, but what single scores cannot know.
 
 Everything that is finished is kept in a folder; the same command goes on from there.
 """
@@ -108,7 +108,8 @@ def run(settings: Settings, repeats: int) -> Report:
         "KL in nats a token from the unquantized model, in float32, answer tokens of held-out pages",
         "the same rounded weights under all plans: nearest, as ModelOpt's calibration by maxima gives; only "
         f"'{OWN}' is scored, planned and judged with the weights that our recipes round on the same pages",
-        f"'{CEILING}': the plan of least sum by our scores on the pages that judge, which no side may see",
+        f"'{CEILING}': the plan of least sum by our screened scores on the pages that judge, which no side "
+        "may see; no bound, since a sum of single scores does not know what groups do together",
         "ModelOpt's CUDA-only dynamic block quantizer is replaced by a few lines of torch on a CPU, its loss "
         "is scaled, and it judges answer tokens alone, as we do",
         "bits a weight over the searched groups, for all plans; ModelOpt's other layers do not count",

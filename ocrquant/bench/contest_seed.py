@@ -42,7 +42,7 @@ OURS = "ocrquant"
 THEIRS = ("modelopt gradient", "modelopt kl_div")
 OWN = "ocrquant, own weights"
 CEILING = "of the judged pages"
-"""The plans of least sum by our scores on the pages that judge: about the best that scores can know."""
+"""The plans of least sum by our scores on the pages that judge: scores without their noise over pages."""
 
 FORMATS = (Precision.NVFP4, Precision.FP8)
 HELD_BACK = 4

@@ -23,7 +23,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import Field
@@ -73,6 +73,9 @@ class Settings(BenchSettings):
         source: Its pages.
         pages: Calibration pages.
         kills: How many.
+        all_steps: Whether weights are rounded by all steps; else by the search for scales alone, which takes
+            less of the run.
+        score: `sensitivity.score` of the recipe.
         scratch: Where to make the run folder, which is deleted in the end.
         seed: Of the moments.
     """
@@ -81,6 +84,8 @@ class Settings(BenchSettings):
     source: Path = CROPS
     pages: Annotated[int, Field(ge=2)] = 4
     kills: Annotated[int, Field(ge=1)] = 20
+    all_steps: bool = True
+    score: Literal["gradient", "kl", "screened", "both"] = "screened"
     scratch: Path = Path(tempfile.gettempdir())
     seed: int = 0
 
@@ -110,8 +115,10 @@ def run(settings: Settings, repeats: int) -> Report:
             stage = _stage_of(output)
             stages[stage] += 1
             runner.to_the_end()
-            if differing := _differing(wanted, _digests(output)):
+            differing = _differing(wanted, _digests(output))
+            if differing:
                 wrong.append({"stage": stage, "seconds": delay, "files": differing})
+            _say(stages.total(), delay, length, stage, differing)
     report = Report("kills", settings, None)
     report.results = {
         "kills_by_stage": {stage: stages[stage] for stage in ARTEFACTS if stages[stage]},
@@ -144,9 +151,13 @@ def _write_recipe(settings: Settings, folder: Path) -> Path:
         },
         "device": "cpu",
         "statistics": {"batch_size": 2},
-        "weights": {"num_held_back_pages": 1},
+        "weights": {
+            "smoothing": settings.all_steps,
+            "gptq": settings.all_steps,
+            "num_held_back_pages": 1,
+        },
         "sensitivity": {
-            "score": "screened",
+            "score": settings.score,
             "candidates": ["fp8", "nvfp4"],
             "num_pages": settings.pages,
             "batch_size": 2,
@@ -214,6 +225,11 @@ class _Runner:
     def _line(self) -> str:
         assert self._parent.stdout is not None
         return self._parent.stdout.readline()
+
+
+def _say(number: int, delay: float, length: float, stage: str, differing: Sequence[str]) -> None:
+    end = ", ".join(differing) + " differ" if differing else "the same bytes"
+    print(f"kill {number} after {delay:.1f} of {length:.1f} s in {stage}: {end}", file=sys.stderr, flush=True)
 
 
 def _stage_of(output: Path) -> str:
