@@ -47,7 +47,6 @@ def read(family: Family, folder: Path, plan: str) -> dict[str, Tensor]:
     model, report = AutoModelForImageTextToText.from_pretrained(
         folder,
         dtype=torch.float32,
-        attn_implementation="sdpa",
         output_loading_info=True,
         quantization_config=CompressedTensorsConfig(dequantize=True),
     )
