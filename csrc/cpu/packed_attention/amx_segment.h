@@ -95,6 +95,9 @@ inline void raise_tops(const float* scores, int64_t row, int64_t rows, int64_t f
     }
 }
 
+// Scores, scaled, from which on a rounding moves them by 1 or more.
+constexpr float VAST = 0x1p24f;
+
 // Keys whose scores are computed at once.
 constexpr int64_t SCORED = 2 * GROUP;
 
@@ -137,6 +140,7 @@ struct Weighing {
     int64_t row, rows, count;
     float scale;
     float base[TILE_ROWS], decay[TILE_ROWS];  // minus the largest score; by what weights of earlier spans shrink
+    bool is_vast[TILE_ROWS];                  // whether the largest score is
 
     // Finishes the largest scores.
     void begin(bool is_first, float* largest) {
@@ -147,9 +151,17 @@ struct Weighing {
             largest[r] = after;
             // Where every score is -inf so far, -inf - -inf must not make a NaN of weights that are next to nothing.
             base[r] = after == NO_SCORE ? 0.f : -after;
+            is_vast[r] = after > VAST || after < -VAST;
             decay[r] = is_first ? 0.f : first_of(exp2(all(before + base[r])));
             store(tops + r * LANES, all(0.f));
         }
+    }
+
+    // Scores minus the largest one, scaled. In one step that is as far off as the largest one was rounded, all keys alike; but where
+    // that is more than an exponent holds, `power` would have no answer. Vast scores are rounded like the largest one instead.
+    __m512 below_top(int64_t r, Lanes score) const {
+        if (__builtin_expect(is_vast[r], 0)) return add(mul(score, all(scale)), all(base[r])).v;
+        return fma(score, all(scale), all(base[r])).v;
     }
 
     // Weights of 32 keys; those beyond the last key are zero.
@@ -157,8 +169,7 @@ struct Weighing {
         const uint32_t seen = count - k >= GROUP ? ~0u : (1u << (count - k)) - 1;
         for (int64_t r = 0; r < rows; ++r) {
             float *const from = scores + r * row + k, *const sums = tops + r * LANES;
-            const Lanes first{power(fma(load(from), all(scale), all(base[r])).v)};
-            const Lanes second{power(fma(load(from + LANES), all(scale), all(base[r])).v)};
+            const Lanes first{power(below_top(r, load(from)))}, second{power(below_top(r, load(from + LANES)))};
             const __m512 w = _mm512_maskz_mov_ps(__mmask16(seen), first.v), x = _mm512_maskz_mov_ps(__mmask16(seen >> LANES), second.v);
             store(sums, add(load(sums), add({w}, {x})));
             split(w, x, from);
@@ -230,7 +241,7 @@ struct SpanOfRows {
     Weighing weighing(int64_t t) const {
         const int64_t row = scores_row(count);
         float* const scores = m.scores + (t - first_tile) * height * row;
-        return {scores, m.tops + t * height * LANES, row, height, count, s.scale, {}, {}};
+        return {scores, m.tops + t * height * LANES, row, height, count, s.scale, {}, {}, {}};
     }
 
     // All tiles are scored before the first is weighed, and a group of keys is multiplied when the next one is weighed, be it

@@ -104,6 +104,18 @@ def test_scores_of_any_size_and_sign(isa) -> None:
 
 
 @needs_native
+@pytest.mark.parametrize("size", [1e3, 1e5, 1e8])
+@pytest.mark.parametrize("isa", LEVELS)
+def test_vast_scores(isa, size) -> None:
+    """Largest scores are rounded by more than an exponent holds, and one key takes all, all the same."""
+    qkv, starts = rows([600, 40, 17], 64)
+    qkv[:, :2] *= size
+    with instruction_set(isa):
+        got = run(packed_attention, qkv, starts)
+    assert torch.allclose(got.double(), dense(qkv, starts), rtol=2.0**-8, atol=2.0**-9)
+
+
+@needs_native
 def test_equal_rows_of_a_segment_have_equal_bits() -> None:
     """Whatever tile a row is in: its sums are its own."""
     qkv, starts = rows([531], 64)
