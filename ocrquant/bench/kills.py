@@ -31,7 +31,7 @@ from pydantic import Field
 from ocrquant.artifacts import Assignment, PageSet, Rounding, Sensitivity, Statistics, sha256_file
 from ocrquant.bench.pages import CROPS
 from ocrquant.bench.report import BenchSettings, Goal, Report
-from ocrquant.errors import ModelError
+from ocrquant.errors import ModelError, OutputError
 
 __all__ = ["Settings", "run"]
 
@@ -46,6 +46,7 @@ NOT_ARTEFACTS = frozenset({"timings.jsonl", ".lock"})
 
 _CHILD = """
 import os, sys
+from traceback import print_exc
 from pathlib import Path
 import torch, transformers
 from ocrquant.pipeline.run import run_recipe
@@ -57,6 +58,9 @@ for line in sys.stdin:
         try:
             run_recipe(load_recipe(Path(line.strip())), until="assign")
             code = 0
+        except BaseException:
+            print_exc()
+            sys.stderr.flush()
         finally:
             os._exit(code)
     print(child, flush=True)
@@ -91,7 +95,14 @@ class Settings(BenchSettings):
 
 
 def run(settings: Settings, repeats: int) -> Report:
-    """Runs, kills, runs again and compares; nothing else is repeated."""
+    """Runs, kills, runs again and compares; nothing else is repeated.
+
+    Raises:
+        ModelError: The recipe fails where nobody disturbs it.
+        OutputError: There is no folder for scratch.
+    """
+    if not settings.scratch.is_dir():
+        raise OutputError("--set scratch", expected="a folder", given=settings.scratch, fix="make it")
     draw, begin = random.Random(settings.seed), time.monotonic()
     wrong: list[dict[str, Any]] = []
     stages: Counter[str] = Counter()
@@ -177,11 +188,12 @@ class _Runner:
         self._recipe = recipe
 
     def __enter__(self) -> Self:
+        self._said = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
         self._parent = subprocess.Popen(
             [sys.executable, "-c", _CHILD],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self._said,
             text=True,
             bufsize=1,
         )
@@ -190,6 +202,7 @@ class _Runner:
     def __exit__(self, *error: object) -> None:
         # It ends with its input.
         self._parent.communicate()
+        self._said.close()
 
     def to_the_end(self) -> float:
         """Seconds of a run that nobody disturbs.
@@ -203,10 +216,14 @@ class _Runner:
             raise ModelError(
                 str(self._recipe),
                 expected="a run up to the plan",
-                given=f"exit code {code}",
+                given=f"exit code {code}: {self._last_said()}",
                 fix="see why with `ocrquant assign` on a recipe of this model and these pages",
             )
         return time.monotonic() - begin
+
+    def _last_said(self) -> str:
+        self._said.seek(0)
+        return (self._said.read().strip().splitlines() or ["nothing said"])[-1]
 
     def killed(self, delay: float) -> bool:
         """Kills a run after so many seconds; whether the kill came before its end."""

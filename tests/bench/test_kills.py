@@ -3,7 +3,7 @@
 import pytest
 
 from ocrquant.bench import kills
-from ocrquant.errors import ModelError
+from ocrquant.errors import ModelError, OutputError
 from tests.bench.running import result_of
 
 
@@ -42,5 +42,10 @@ def test_another_plan_after_a_kill_is_named(capsys, monkeypatch, tmp_path):
 
 
 def test_a_run_that_fails_is_no_result(tmp_path):
-    with pytest.raises(ModelError, match="expected a run up to the plan, got exit code 1"):
+    with pytest.raises(ModelError, match=r"expected a run up to the plan, got exit code 1: \S+: .*/none"):
         kills.run(kills.Settings(model=str(tmp_path / "none"), kills=1, scratch=tmp_path), 1)
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(OutputError, match="scratch: expected a folder"):
+        kills.run(kills.Settings(kills=1, scratch=tmp_path / "none"), 1)
