@@ -76,9 +76,10 @@ class Comparison:
             ours: The same of the engine.
         """
         for place in range(min(len(theirs), len(ours))):
-            top = theirs[place].topk(2)
-            best, second = top.indices.tolist()
-            gap, chosen = float(top.values[0] - top.values[1]), int(ours[place].argmax())
+            # As `generate` chooses: of two equal logits `topk` may name the other one first.
+            best, chosen = int(theirs[place].argmax()), int(ours[place].argmax())
+            second = next(token for token in theirs[place].topk(2).indices.tolist() if token != best)
+            gap = float(theirs[place, best] - theirs[place, second])
             if chosen != best:
                 self.parted.append(
                     {

@@ -21,6 +21,20 @@ def test_noise_and_the_first_difference_by_hand():
     assert found.noise()["largest_gap_change"] == 0.25
 
 
+def test_of_two_equal_logits_the_one_that_generate_takes_counts():
+    theirs = torch.zeros(2, 320)
+    theirs[:, [2, 319]] = 1.0
+    found = Comparison()
+    found.add("page", theirs, theirs.clone())
+    assert found.parted == []
+    ours = theirs.clone()
+    ours[0, 319] = 1.5
+    found.add("page", theirs, ours)
+    (parted,) = found.parted
+    assert (parted["token_of_transformers"], parted["token_of_engine"]) == (2, 319)
+    assert parted["top_two_gap_of_transformers"] == 0.0
+
+
 def test_equal_answers_leave_noise_alone():
     found, logits = Comparison(), torch.randn(4, 7)
     found.add("page", logits, logits.clone())
