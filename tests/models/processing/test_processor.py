@@ -7,6 +7,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -232,3 +233,20 @@ def test_gray_pages_have_the_patches_of_three_channels(model_type, mode, monkeyp
     patches, _ = spec.patches(colored)
     values = patches.reshape(len(patches), CHANNELS, -1)
     assert (values[:, 0] != values[:, 1]).any()
+
+
+def test_a_large_page_in_color_is_not_copied_to_find_that_out():
+    page = noise(1500, 1000)
+    tracemalloc.start()
+    assert images._as_gray(page) is None
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 200_000
+
+
+@pytest.mark.parametrize("place", [(0, 0), (701, 333)])
+def test_one_pixel_in_color_keeps_three_channels(place):
+    page = noise(800, 600).convert("L").convert("RGB")
+    assert images._as_gray(page) is not None
+    page.putpixel(place, (1, 2, 3))
+    assert images._as_gray(page) is None
