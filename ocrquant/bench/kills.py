@@ -31,7 +31,8 @@ from pydantic import Field
 from ocrquant.artifacts import Assignment, PageSet, Rounding, Sensitivity, Statistics, sha256_file
 from ocrquant.bench.pages import CROPS
 from ocrquant.bench.report import BenchSettings, Goal, Report
-from ocrquant.errors import ModelError, OutputError
+from ocrquant.bench.scratch import scratch_folder
+from ocrquant.errors import ModelError
 
 __all__ = ["Settings", "run"]
 
@@ -101,14 +102,12 @@ def run(settings: Settings, repeats: int) -> Report:
         ModelError: The recipe fails where nobody disturbs it.
         OutputError: There is no folder for scratch.
     """
-    if not settings.scratch.is_dir():
-        raise OutputError("--set scratch", expected="a folder", given=settings.scratch, fix="make it")
     draw, begin = random.Random(settings.seed), time.monotonic()
     wrong: list[dict[str, Any]] = []
     stages: Counter[str] = Counter()
     too_late = 0
     with (
-        tempfile.TemporaryDirectory(dir=settings.scratch, prefix="ocrquant-kills-") as name,
+        scratch_folder(settings.scratch) as name,
         _Runner(_write_recipe(settings, Path(name))) as runner,
     ):
         output = Path(name) / "run"

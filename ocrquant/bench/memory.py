@@ -23,6 +23,7 @@ from pydantic import Field
 from ocrquant.bench.large_model import make_folder
 from ocrquant.bench.pages import CROPS
 from ocrquant.bench.report import BenchSettings, Goal, Report
+from ocrquant.bench.scratch import scratch_folder
 from ocrquant.errors import ModelError
 
 __all__ = ["Settings", "measured_run", "run"]
@@ -71,7 +72,7 @@ class Settings(BenchSettings):
 
 def run(settings: Settings, repeats: int) -> Report:
     """Makes the model, runs the recipe and compares; nothing is repeated."""
-    with tempfile.TemporaryDirectory(dir=settings.scratch, prefix="ocrquant-memory-") as name:
+    with scratch_folder(settings.scratch) as name:
         folder = Path(name)
         model = settings.model or folder / "model"
         if not model.exists():

@@ -64,7 +64,8 @@ class RuntimeSettings:
         prompts: Instructions by kind of page in place of the model's own.
         speculation: What guesses tokens for the model to verify, several a step: ``ngram``, what followed the
             last tokens of the answer when they came before; ``drafter``, a model trained for this one; or
-            nothing. Answers are the same.
+            nothing. Answers are the same; with the state ``replay`` up to its rounding, which depends on
+            where records are folded, so that of two nearly equal logits the other one may win.
         drafter: Folder of the drafter; exactly with ``drafter``.
         window: Rows of a page in a step with guesses: its last token and guesses behind it. None: with a
             drafter what measured acceptance and times make best, up to its block; else up to 8.

@@ -6,6 +6,7 @@ from safetensors import safe_open
 
 from ocrquant.bench.large_model import SHAPES, make_folder
 from ocrquant.bench.memory import Settings, run
+from ocrquant.errors import OutputError
 
 
 @pytest.mark.parametrize("residency", ["whole", "block"])
@@ -27,3 +28,8 @@ def test_a_made_folder_holds_every_tensor_once(tmp_path):
     assert table.shape == (text["vocab_size"], text["hidden_size"])
     assert table.dtype == torch.bfloat16
     assert float(table.float().std()) == pytest.approx(0.02, rel=0.05)
+
+
+def test_a_scratch_folder_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(OutputError, match="scratch: expected a folder"):
+        run(Settings(shape="small", scratch=tmp_path / "none"), 1)

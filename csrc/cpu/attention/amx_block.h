@@ -107,37 +107,15 @@ class WideCodes {
     __m512i low_[2], high_[2];
 };
 
-// Sixteen rows of 16 elements of 32 bits, a column of `to` each.
-inline void transpose16(__m512i (&r)[16], void* to) {
-    __m512i t[16];
-    for (int i = 0; i < 16; i += 2) {
-        t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
-        t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
-    }
-    for (int i = 0; i < 16; i += 4) {
-        for (int j = 0; j < 2; ++j) {
-            r[i + 2 * j] = _mm512_unpacklo_epi64(t[i + j], t[i + j + 2]);
-            r[i + 2 * j + 1] = _mm512_unpackhi_epi64(t[i + j], t[i + j + 2]);
-        }
-    }
-    for (int j = 0; j < 4; ++j) {
-        const __m512i a = _mm512_shuffle_i32x4(r[j], r[j + 4], 0x88), b = _mm512_shuffle_i32x4(r[j], r[j + 4], 0xdd);
-        const __m512i c = _mm512_shuffle_i32x4(r[j + 8], r[j + 12], 0x88), d = _mm512_shuffle_i32x4(r[j + 8], r[j + 12], 0xdd);
-        __m512i* const out = static_cast<__m512i*>(to) + j;
-        _mm512_storeu_si512(out, _mm512_shuffle_i32x4(a, c, 0x88));
-        _mm512_storeu_si512(out + 4, _mm512_shuffle_i32x4(b, d, 0x88));
-        _mm512_storeu_si512(out + 8, _mm512_shuffle_i32x4(a, c, 0xdd));
-        _mm512_storeu_si512(out + 12, _mm512_shuffle_i32x4(b, d, 0xdd));
-    }
-}
-
 // [panel of 16 keys][dim / 2][16 keys][2]; keys from `count` on are the first one, and what they give is never used.
 inline void stage_key_tiles(const uint16_t* const* keys, int64_t count, int64_t dim, uint8_t* panels) {
     for (int64_t first = 0; first < count; first += LANES) {
         for (int64_t d = 0; d < dim; d += TILE_COLUMNS) {
-            __m512i rows[16];
-            for (int64_t k = 0; k < 16; ++k) rows[k] = _mm512_loadu_si512(keys[first + k < count ? first + k : 0] + d);
-            transpose16(rows, panels + (first / LANES * dim + d) / 2 * PAIR);
+            __m512 rows[16];
+            for (int64_t k = 0; k < 16; ++k) rows[k] = _mm512_loadu_ps(keys[first + k < count ? first + k : 0] + d);
+            turn_over(rows);
+            uint8_t* const to = panels + (first / LANES * dim + d) / 2 * PAIR;
+            for (int64_t i = 0; i < 16; ++i) _mm512_storeu_ps(to + i * PAIR, rows[i]);
         }
     }
 }

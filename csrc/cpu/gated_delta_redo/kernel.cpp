@@ -33,7 +33,8 @@ void record_window(const RecordWindowArgs& args) {
         if (count > args.window) count = args.window;
         const int64_t floats = size + count * (key_dim + value_dim) + 2 * count;
         float* const copy = static_cast<float*>(scratch(0, floats * int64_t(sizeof(float))));
-        float *const q = copy + size, *const out = q + count * key_dim, *const beta = out + count * value_dim, *const kq = beta + count;
+        float *const q = copy + size, *const out = q + count * key_dim, *const beta = out + count * value_dim;
+        float* const kq = beta + count;
         const Record record(args.records, slot * args.window * rows.heads + head, key_dim, value_dim);
         const int64_t k_row = rows.heads * key_dim, u_row = rows.heads * value_dim;
         for (int64_t token = 0; token < count; ++token) {

@@ -100,7 +100,8 @@ inline void finish(const LinearArgs& args, const float* sums, int64_t row, int64
 #else
 
 // The results of one row of one panel. Nearly all panels are full, and a copy of a size that is known is two moves where one of
-// any size is a call: 16 rows times [1024, 192] took 38 us with calls, more than half of it here.
+// any size is a call: 16 rows times [1024, 192] took 38 us with calls, more than half of it here (Xeon family 6 model 207,
+// 2026-11-30).
 template <class Element>
 inline void write_panel(const Element* from, int64_t count, Element* to) {
     if (count == PANEL) {
