@@ -29,6 +29,7 @@ import yaml
 from pydantic import Field
 
 from ocrquant.artifacts import Assignment, PageSet, Rounding, Sensitivity, Statistics, sha256_file
+from ocrquant.bench.line_recipe import line_recipe
 from ocrquant.bench.pages import CROPS
 from ocrquant.bench.report import BenchSettings, Goal, Report
 from ocrquant.bench.scratch import scratch_folder
@@ -151,30 +152,9 @@ def run(settings: Settings, repeats: int) -> Report:
 
 
 def _write_recipe(settings: Settings, folder: Path) -> Path:
-    recipe = {
-        "model": {"path": settings.model},
-        "pages": {
-            "source": str(settings.source),
-            "num_calibration_pages": settings.pages,
-            "num_heldout_pages": 1,
-            "kinds": ["line"],
-        },
-        "device": "cpu",
-        "statistics": {"batch_size": 2},
-        "weights": {
-            "smoothing": settings.all_steps,
-            "gptq": settings.all_steps,
-            "num_held_back_pages": 1,
-        },
-        "sensitivity": {
-            "score": settings.score,
-            "candidates": ["fp8", "nvfp4"],
-            "num_pages": settings.pages,
-            "batch_size": 2,
-        },
-        "assign": {"budget": {"bits_per_weight": 6.5}, "repair": {"max_measurements": 4}},
-        "output": str(folder / "run"),
-    }
+    weights = {"smoothing": settings.all_steps, "gptq": settings.all_steps}
+    repair = {"max_measurements": 4}
+    recipe = line_recipe(settings, {"path": settings.model}, weights, folder / "run", repair=repair)
     path = folder / "recipe.yaml"
     path.write_text(yaml.safe_dump(recipe), encoding="utf-8")
     return path

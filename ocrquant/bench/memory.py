@@ -21,6 +21,7 @@ import yaml
 from pydantic import Field
 
 from ocrquant.bench.large_model import make_folder
+from ocrquant.bench.line_recipe import line_recipe
 from ocrquant.bench.pages import CROPS
 from ocrquant.bench.report import BenchSettings, Goal, Report
 from ocrquant.bench.scratch import scratch_folder
@@ -103,27 +104,8 @@ def run(settings: Settings, repeats: int) -> Report:
 
 def recipe_of(settings: Settings, model: Path, output: Path) -> dict[str, Any]:
     """The recipe of a run."""
-    return {
-        "model": {"path": str(model), "residency": settings.residency},
-        "pages": {
-            "source": str(settings.source),
-            "num_calibration_pages": settings.pages,
-            "num_heldout_pages": 1,
-            "kinds": ["line"],
-        },
-        "device": "cpu",
-        "statistics": {"batch_size": 2},
-        "sensitivity": {
-            "score": settings.score,
-            "candidates": ["fp8", "nvfp4"],
-            "num_pages": settings.pages,
-            "batch_size": 2,
-        },
-        "weights": dict.fromkeys(("smoothing", "scale_search", "gptq"), settings.gptq)
-        | {"num_held_back_pages": 1},
-        "assign": {"budget": {"bits_per_weight": 6.5}},
-        "output": str(output),
-    }
+    weights = dict.fromkeys(("smoothing", "scale_search", "gptq"), settings.gptq)
+    return line_recipe(settings, {"path": str(model), "residency": settings.residency}, weights, output)
 
 
 def measured_run(recipe: dict[str, Any], scratch: Path) -> tuple[dict[str, Any], float]:

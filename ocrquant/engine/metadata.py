@@ -146,24 +146,20 @@ class StepBuilder:
             return False
         places = np.array([request.num_computed for request in last.requests], np.int32)
         moved = places - last.places
-        if not shape.drafted:
-            if not (moved == 1).all():
-                return False
-            self._write_next_tokens(plan)
-            host["row_counters"][:, : len(places)] += 1
-            host["request_counters"][:, : len(places)] += 1
-            last.row_places += 1
-            self._write_new_pages(plan, places)
-        else:
-            self._write_next_tokens(plan)
-            by_row = moved.repeat(last.row_counts)
-            rows = len(by_row)
-            last.row_places += by_row
-            host["row_counters"][:, :rows] += by_row
-            host["kv_len"][: len(places)] += moved
-            host["sample_position"][:rows] += by_row
+        if not (shape.drafted or (moved == 1).all()):
+            return False
+        by_row = moved.repeat(last.row_counts)
+        rows = len(by_row)
+        self._write_next_tokens(plan)
+        last.row_places += by_row
+        host["row_counters"][:, :rows] += by_row
+        host["kv_len"][: len(places)] += moved
+        host["sample_position"][:rows] += by_row
+        if shape.drafted:
             self._write_slots(plan, last.row_slots, last.row_places, 0)
             self._write_pages(plan)
+        else:
+            self._write_new_pages(plan, places)
         last.places = places
         return True
 
