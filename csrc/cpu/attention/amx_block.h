@@ -11,6 +11,7 @@
 #pragma once
 
 #include "attention/tiles.h"
+#include "common/bf16_lines.h"
 #include "linear/amx.h"
 
 namespace ocrquant::OCRQUANT_ISA::attention {
@@ -159,7 +160,7 @@ inline void split_weights(float* weights) {
         const __m512i high = (__m512i)_mm512_cvtne2ps_pbh(w[c + 1], w[c]);
         const __m256i one = _mm512_castsi512_si256(high), other = _mm512_extracti64x4_epi64(high, 1);
         const auto low = [](__m512 weight, __m256i part) {
-            return _mm512_sub_ps(weight, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(part), 16)));
+            return _mm512_sub_ps(weight, widened16(part));
         };
         _mm512_storeu_si512(to + c * LINE / 2, high);
         _mm512_storeu_si512(to + LOW_PARTS + c * LINE / 2, (__m512i)_mm512_cvtne2ps_pbh(low(w[c + 1], other), low(w[c], one)));

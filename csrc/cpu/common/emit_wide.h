@@ -10,13 +10,11 @@
 
 #if defined(OCRQUANT_WITH_AVX512)
 
+#include "common/bf16_lines.h"
+
 namespace ocrquant::OCRQUANT_ISA::emit_wide {
 
 inline __m512i all(uint32_t x) { return _mm512_set1_epi32(int(x)); }
-
-inline __m512 widened(__m256i values) {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(values), 16));
-}
 
 // The exponent bits of magnitudes, not below or above those of two powers of two, as a number times `steps`.
 inline __m512 steps_of(__m512i magnitude, uint32_t least, uint32_t most, float steps, __m512i* power) {
@@ -47,7 +45,7 @@ inline __m512 e4m3_values(__m512i codes) {
 
 // Eight bytes of NVFP4 codes of a block of bf16 values; see `emit_nvfp4_block`.
 inline __m128i nvfp4_codes(__m256i values, __m512 divisor) {
-    const __m512i bits = _mm512_slli_epi32(_mm512_cvtepu16_epi32(values), 16);
+    const __m512i bits = _mm512_castps_si512(widened16(values));
     const __m512i magnitude = _mm512_and_si512(bits, all(0x7fffffffu));
     const __mmask16 is_number = _mm512_cmple_epu32_mask(magnitude, all(0x7f800000u));
     const __m512i sign = _mm512_maskz_and_epi32(is_number, _mm512_srli_epi32(bits, 28), all(8u));
@@ -65,7 +63,7 @@ inline __m128i nvfp4_codes(__m256i values, __m512 divisor) {
 // Scales of at most sixteen blocks by their largest magnitudes: codes to `scales`, and what their elements are divided by.
 inline __m512 nvfp4_scales(__m256i largest, int blocks, float encode_scale, uint8_t* scales) {
     const __m512 encode = _mm512_set1_ps(encode_scale);
-    const __m512 share = _mm512_mul_ps(_mm512_div_ps(widened(largest), _mm512_set1_ps(6.0f)), encode);
+    const __m512 share = _mm512_mul_ps(_mm512_div_ps(widened16(largest), _mm512_set1_ps(6.0f)), encode);
     const __m512i codes = e4m3_codes(_mm512_maskz_min_ps(0xffff, _mm512_set1_ps(448.0f), share));
     _mm_mask_storeu_epi8(scales, __mmask16((1u << blocks) - 1), _mm512_cvtepi32_epi8(codes));
     const __m512 decode = _mm512_div_ps(e4m3_values(codes), encode);

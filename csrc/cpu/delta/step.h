@@ -74,23 +74,15 @@ inline void write_bf16(const float* from, int64_t count, uint16_t* to) {
     narrow_row(from, count, to);
 }
 
-// What a token reads of the state before it, with its terms at hand: k, q [K], v [V]. Leaves the output in `out` and u in `u`, and
-// uses hk, [V] each.
+// One token with its terms at hand: k, q [K], v [V]. Leaves the output in `out` and u in `u`, and uses hk, [V] each.
 template <class Value>
-inline void read_rows(const float* from, int64_t key_dim, int64_t value_dim, float decay, float beta, const float* k,
-                      const float* q, const Value* v, float* hk, float* out, float* u) {
+inline void advance(const float* from, float* to, int64_t key_dim, int64_t value_dim, float decay, float beta,
+                    const float* k, const float* q, const Value* v, float* hk, float* out, float* u) {
     read_state<2>(from, key_dim, value_dim, {k, q}, {hk, out});
     scaled(hk, decay, value_dim, hk);
     written_value(v, beta, hk, value_dim, u);
     scaled(out, decay, value_dim, out);
     add_scaled(u, dot(k, q, key_dim), value_dim, out);
-}
-
-// The whole token; arguments as for read_rows.
-template <class Value>
-inline void advance(const float* from, float* to, int64_t key_dim, int64_t value_dim, float decay, float beta,
-                    const float* k, const float* q, const Value* v, float* hk, float* out, float* u) {
-    read_rows(from, key_dim, value_dim, decay, beta, k, q, v, hk, out, u);
     update_state(from, to, key_dim, value_dim, decay, k, u);
 }
 

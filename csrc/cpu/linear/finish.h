@@ -27,7 +27,7 @@ inline Outputs outputs_of(const LinearArgs& args, int64_t panel, float alpha) {
     if (args.bias_type == Float::fp32) outputs.bias = _mm512_maskz_loadu_ps(some, reinterpret_cast<const float*>(args.bias) + first);
     if (args.bias_type == Float::bf16) {
         const __m256i bias = _mm256_maskz_loadu_epi16(some, reinterpret_cast<const uint16_t*>(args.bias) + first);
-        outputs.bias = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bias), 16));
+        outputs.bias = widened16(bias);
     }
     return outputs;
 }
@@ -52,7 +52,7 @@ void finish_one(const LinearArgs& args, const Sums& sums, int64_t at, int64_t pa
         if (args.out_type == Float::fp32)
             _mm512_mask_storeu_ps(reinterpret_cast<float*>(args.out) + offset, some, y);
         else
-            _mm256_mask_storeu_epi16(reinterpret_cast<uint16_t*>(args.out) + offset, some, rounded_to_bf16(y));
+            _mm256_mask_storeu_epi16(reinterpret_cast<uint16_t*>(args.out) + offset, some, rounded16(y));
     }
 }
 

@@ -9,6 +9,9 @@
 #include "common/pool.h"
 #include "common/vec.h"
 #include "linear/args.h"
+#if defined(OCRQUANT_WITH_AVX512)
+#include "common/bf16_lines.h"
+#endif
 
 namespace ocrquant::OCRQUANT_ISA {
 
@@ -60,14 +63,6 @@ inline int64_t panels_of_task(int64_t panels, int64_t panel_bytes, int64_t row_b
 // One row of one panel: `sums` in fp32, scaled, biased, rounded and written. `row_factor` is exact, a power of two.
 #if defined(OCRQUANT_WITH_AVX512)
 
-// bf16 bits of each element, to nearest, ties to even; every NaN becomes 0x7fc0. The instruction for it takes subnormals for zero.
-inline __m256i rounded_to_bf16(__m512 y) {
-    const __m512i bits = _mm512_castps_si512(y), odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-    const __m512i nearest = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-    const __mmask16 is_nan = _mm512_cmp_ps_mask(y, y, _CMP_UNORD_Q);
-    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_mask_mov_epi32(nearest, is_nan, _mm512_set1_epi32(0x7fc00000)), 16));
-}
-
 inline void finish(const LinearArgs& args, __m512 y, int64_t row, int64_t panel, float row_factor, float alpha) {
     const int64_t first = panel * PANEL, count = smaller(PANEL, args.out_features - first);
     const __mmask16 some = __mmask16((1u << count) - 1);
@@ -85,13 +80,13 @@ inline void finish(const LinearArgs& args, __m512 y, int64_t row, int64_t panel,
         y = _mm512_add_ps(y, _mm512_maskz_loadu_ps(some, reinterpret_cast<const float*>(args.bias) + first));
     } else if (args.bias_type == Float::bf16) {
         const __m256i bias = _mm256_maskz_loadu_epi16(some, reinterpret_cast<const uint16_t*>(args.bias) + first);
-        y = _mm512_add_ps(y, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bias), 16)));
+        y = _mm512_add_ps(y, widened16(bias));
     }
     const int64_t offset = row * args.out_stride + first;
     if (args.out_type == Float::fp32)
         _mm512_mask_storeu_ps(reinterpret_cast<float*>(args.out) + offset, some, y);
     else
-        _mm256_mask_storeu_epi16(reinterpret_cast<uint16_t*>(args.out) + offset, some, rounded_to_bf16(y));
+        _mm256_mask_storeu_epi16(reinterpret_cast<uint16_t*>(args.out) + offset, some, rounded16(y));
 }
 inline void finish(const LinearArgs& args, const float* sums, int64_t row, int64_t panel, float row_factor, float alpha) {
     finish(args, _mm512_loadu_ps(sums), row, panel, row_factor, alpha);
