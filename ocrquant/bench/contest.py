@@ -7,7 +7,8 @@ the model with the same rounded weights, nearest ones, which are also what Model
 gives, and its KL divergence from the unquantized model is measured on held-out pages. A second column has
 what our recipes make of the same pages as a whole: weights that they round, scored and planned for. A third
 has the plan of least sum by scores on the held-out pages themselves: what is missing there is not for want of
-pages, but what single scores cannot know.
+pages, but what single scores cannot know. Its sum over that of ModelOpt's better plan, by the same scores,
+tells how much there is to win at all by the choice of formats.
 
 Everything that is finished is kept in a folder; the same command goes on from there.
 """
@@ -24,7 +25,8 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from ocrquant.bench.contest_ratio import ratio_interval
-from ocrquant.bench.contest_seed import CEILING, OURS, OWN, THEIRS, JudgedPages, SeedContest, run_seed
+from ocrquant.bench.contest_seed import OF_JUDGED, OURS, OWN, THEIRS, JudgedPages, run_seed
+from ocrquant.bench.contest_setup import SeedContest
 from ocrquant.bench.pages import CROPS
 from ocrquant.bench.report import BenchSettings, Goal, Report
 
@@ -47,7 +49,7 @@ class Settings(BenchSettings):
         seeds: Each chooses pages.
         max_measurements: Plans that our swaps may measure at each budget.
         own_weights: Whether we also plan with the weights that our recipes round, and are judged with them.
-        ceiling: Whether to tell what a plan from the held-out pages' own scores loses there.
+        score_judged: Whether to tell what a plan from the held-out pages' own scores loses there.
     """
 
     model: str = "pico"
@@ -60,7 +62,7 @@ class Settings(BenchSettings):
     seeds: tuple[int, ...] = (0, 1, 2)
     max_measurements: Annotated[int, Field(ge=0)] = 16
     own_weights: bool = True
-    ceiling: bool = True
+    score_judged: bool = True
 
 
 def run(settings: Settings, repeats: int) -> Report:
@@ -79,19 +81,26 @@ def run(settings: Settings, repeats: int) -> Report:
             seed=seed,
             max_measurements=settings.max_measurements,
             own_weights=settings.own_weights,
-            ceiling=settings.ceiling,
+            score_judged=settings.score_judged,
         )
         found, pages = run_seed(contest, partial(_say, f"seed {seed}:"))
         report.results[f"seed {seed}"] = found
         judged.append(pages)
         for budget in settings.bits:
             _say(f"seed {seed}, {budget:g} bits: {_line(found['plans'][f'{budget:g} bits'])}")
-    sides = [side for side in (OURS, OWN, CEILING) if side in judged[0]]
+    sides = [side for side in (OURS, OWN, OF_JUDGED) if side in judged[0]]
     ratios = {
         f"{budget:g} bits": {side: _ratio(report.results, settings, judged, budget, side) for side in sides}
         for budget in settings.bits
     }
     report.results["ratio"] = ratios
+    if settings.score_judged:
+        report.results["least_sum_ratio"] = {
+            name: [
+                report.results[f"seed {seed}"]["plans"][name]["least_sum_ratio"] for seed in settings.seeds
+            ]
+            for name in ratios
+        }
     report.results["seconds"] = _seconds(report.results, settings)
     report.goals = [
         Goal(
@@ -100,7 +109,7 @@ def run(settings: Settings, repeats: int) -> Report:
             at_most=MAX_RATIO,
         )
         for side in sides
-        if side != CEILING
+        if side != OF_JUDGED
         for budget, by_side in ratios.items()
         for name, value in (("mean", by_side[side]["mean"]), ("largest", by_side[side]["largest"]))
     ]
@@ -108,7 +117,7 @@ def run(settings: Settings, repeats: int) -> Report:
         "KL in nats a token from the unquantized model, in float32, answer tokens of held-out pages",
         "the same rounded weights under all plans: nearest, as ModelOpt's calibration by maxima gives; only "
         f"'{OWN}' is scored, planned and judged with the weights that our recipes round on the same pages",
-        f"'{CEILING}': the plan of least sum by our screened scores on the pages that judge, which no side "
+        f"'{OF_JUDGED}': the plan of least sum by our screened scores on the pages that judge, which no side "
         "may see; no bound, since a sum of single scores does not know what groups do together",
         "ModelOpt's CUDA-only dynamic block quantizer is replaced by a few lines of torch on a CPU, its loss "
         "is scaled, and it judges answer tokens alone, as we do",

@@ -7,46 +7,38 @@ seconds are part of the result. Knows stages and ModelOpt's search by their func
 from __future__ import annotations
 
 import gc
-import hashlib
 import json
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from functools import partial
 from math import fsum
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
 from ocrquant.adapters import load_model
 from ocrquant.adapters.model import DocumentModel
-from ocrquant.artifacts import Rounding, RunFolder, Sensitivity, Statistics, sha256_data, write_bytes
+from ocrquant.artifacts import Sensitivity, sha256_data, write_bytes
 from ocrquant.assign import choose_formats
 from ocrquant.assign.grid import grid_plans
+from ocrquant.bench.contest_setup import FORMATS, SeedContest
 from ocrquant.bench.report import plain
-from ocrquant.calibrate import collect_statistics, round_groups
 from ocrquant.formats import Precision
-from ocrquant.pages import Page, load_pages
 from ocrquant.recipe.assign_section import Budget
-from ocrquant.recipe.sections import SearchSection, SensitivitySection, StatisticsSection, WeightsSection
+from ocrquant.recipe.sections import SearchSection
 from ocrquant.sensitivity import measure_sensitivity
 from ocrquant.sensitivity.batches import encode, plan_batches
 from ocrquant.sensitivity.judge import PlanJudge
 from ocrquant.toolkits.modelopt_search import METHODS, auto_quantize, plan_bits
 
-__all__ = ["CEILING", "OURS", "OWN", "THEIRS", "JudgedPages", "SeedContest", "run_seed"]
+__all__ = ["OF_JUDGED", "OURS", "OWN", "THEIRS", "JudgedPages", "run_seed"]
 
 OURS = "ocrquant"
 THEIRS = ("modelopt gradient", "modelopt kl_div")
 OWN = "ocrquant, own weights"
-CEILING = "of the judged pages"
+OF_JUDGED = "of the judged pages"
 """The plans of least sum by our scores on the pages that judge: scores without their noise over pages."""
-
-FORMATS = (Precision.NVFP4, Precision.FP8)
-HELD_BACK = 4
-"""One page in so many decides which steps of our rounding are kept."""
 
 Plan = dict[str, Precision]
 PlanOf = dict[str, Plan]
@@ -54,35 +46,6 @@ PlanOf = dict[str, Plan]
 
 JudgedPages = Mapping[str, Mapping[str, Sequence[Sequence[float]]]]
 """Side -> budget -> page by page: KL summed over its answer tokens, and their number."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeedContest:
-    """What one seed is run with; see `ocrquant.bench.contest.Settings`."""
-
-    model: str
-    source: Path
-    folder: Path
-    num_pages: int
-    num_heldout_pages: int
-    batch_size: int
-    bits: tuple[float, ...]
-    seed: int
-    max_measurements: int
-    own_weights: bool
-    ceiling: bool
-
-    def pages(self, split: Literal["calibration", "heldout"]) -> list[Page]:
-        """The seed's choice of pages of a split."""
-        count = self.num_pages if split == "calibration" else self.num_heldout_pages
-        pages = [page for page in load_pages(self.source) if page.split == split]
-        order = sorted(pages, key=lambda page: hashlib.sha256(f"{self.seed}:{page.id}".encode()).digest())
-        return order[:count]
-
-    def digest(self, *extra: object) -> str:
-        """Of everything that all plans depend on, and of what only some do."""
-        pages = [page.id for page in self.pages("calibration")]
-        return sha256_data([str(self.model), pages, self.batch_size, self.bits, *extra])
 
 
 def run_seed(contest: SeedContest, say: Callable[[str], None]) -> tuple[dict[str, Any], JudgedPages]:
@@ -112,25 +75,43 @@ def run_seed(contest: SeedContest, say: Callable[[str], None]) -> tuple[dict[str
         name = f"judged, {OWN}"
         judged |= _kept(contest, name, lambda: _judged(contest, "own", own), num_pages, _texts(own))
         plans |= own
-    if contest.ceiling:
-        best = _kept(contest, CEILING, lambda: _ceiling(contest), num_pages)
-        judged |= {CEILING: best["judged"]}
-        plans[CEILING] = _plans(best)
+    sums: dict[str, dict[str, float]] = {}
+    if contest.score_judged:
+        same_weights = {side: plans[side] for side in (OURS, *THEIRS)}
+        best = _kept(
+            contest,
+            OF_JUDGED,
+            lambda: _of_judged(contest, same_weights),
+            num_pages,
+            _texts(same_weights),
+        )
+        judged |= {OF_JUDGED: best["judged"]}
+        plans[OF_JUDGED], sums = _plans(best), best["sums"]
     document = load_model(contest.model)
-    rows = {budget: _row(document, budget, plans, judged) for budget in plans[OURS]}
+    rows = {budget: _row(document, budget, plans, judged, sums) for budget in plans[OURS]}
     return {"plans": rows, "cpu_seconds": seconds, "swaps": found["swaps"]}, judged
 
 
-def _row(document: DocumentModel, budget: str, plans: Mapping[str, PlanOf], judged: Mapping[str, Any]) -> Any:
+def _row(
+    document: DocumentModel,
+    budget: str,
+    plans: Mapping[str, PlanOf],
+    judged: Mapping[str, Any],
+    sums: Mapping[str, Mapping[str, float]],
+) -> dict[str, Any]:
     kl = {name: _mean(judged[name][budget]) for name in judged}
     best = min(kl[name] for name in THEIRS)
-    return {
+    row = {
         "kl": kl,
         "bits": {name: plan_bits(document, plans[name][budget]) for name in plans},
         "ratio": {side: kl[side] / best for side in kl if side not in THEIRS},
         "pages": len(judged[OURS][budget]),
         "tokens": sum(count for _, count in judged[OURS][budget]),
     }
+    if sums:
+        row["sum"] = {side: found[budget] for side, found in sums.items()}
+        row["least_sum_ratio"] = row["sum"][OF_JUDGED] / min(row["sum"][side] for side in THEIRS)
+    return row
 
 
 def _mean(pages: Sequence[Sequence[float]]) -> float:
@@ -165,15 +146,15 @@ def _modelopt(contest: SeedContest, method: Literal["gradient", "kl_div"]) -> di
 
 def _ours(contest: SeedContest, weights: str) -> dict[str, Any]:
     """Our plans, scored with and for such weights."""
-    document, section = load_model(contest.model), _section(contest)
+    document, scoring = load_model(contest.model), contest.scoring()
     plans: dict[str, dict[str, str]] = {}
     swaps: dict[str, Any] = {}
-    with _run_folder(contest, weights) as run:
+    with contest.run_folder(weights) as run:
         inputs = {"contest": contest.digest()}
         if not run.is_current(Sensitivity, inputs):
             shutil.rmtree(run.path / ".partial", ignore_errors=True)
         begin = time.process_time()
-        rounding = _rounded(contest, run, document, weights)
+        rounding = contest.rounded(run, document, weights)
         calibrated = time.process_time()
         if not run.is_current(Sensitivity, inputs):
             measure_sensitivity(
@@ -181,7 +162,7 @@ def _ours(contest: SeedContest, weights: str) -> dict[str, Any]:
                 document,
                 contest.pages("calibration"),
                 rounding,
-                section,
+                scoring,
                 SearchSection(),
                 inputs,
                 grid_plans,
@@ -191,7 +172,7 @@ def _ours(contest: SeedContest, weights: str) -> dict[str, Any]:
         scored = json.loads((run.path / "seconds.json").read_text(encoding="utf-8"))
         sensitivity = run.load(Sensitivity)
         begin = time.process_time()
-        with PlanJudge(run, document, contest.pages("calibration"), rounding, section, inputs) as judge:
+        with PlanJudge(run, document, contest.pages("calibration"), rounding, scoring, inputs) as judge:
             for budget in contest.bits:
                 chosen = choose_formats(
                     sensitivity,
@@ -218,25 +199,36 @@ def _ours(contest: SeedContest, weights: str) -> dict[str, Any]:
     }
 
 
-def _ceiling(contest: SeedContest) -> dict[str, Any]:
-    """Plans by scores that were measured on the judged pages, and their KL there."""
-    document, section = load_model(contest.model), _section(contest)
+def _of_judged(contest: SeedContest, others: Mapping[str, PlanOf]) -> dict[str, Any]:
+    """Plans by scores of the judged pages themselves, their KL there, and sums of these scores for all plans.
+
+    No plan has a smaller sum: what it is over that of another plan bounds what any search can win, as far as
+    losses add up.
+    """
+    document, scoring = load_model(contest.model), contest.scoring()
     heldout = contest.pages("heldout")
-    with _run_folder(contest, "ceiling") as run:
-        rounding = _rounded(contest, run, document, "nearest")
+    with contest.run_folder("of-judged") as run:
+        rounding = contest.rounded(run, document, "nearest")
         inputs = {"contest": contest.digest(), "heldout": sha256_data([page.id for page in heldout])}
         if not run.is_current(Sensitivity, inputs):
             measure_sensitivity(
-                run, document, heldout, rounding, section, SearchSection(), inputs, grid_plans
+                run, document, heldout, rounding, scoring, SearchSection(), inputs, grid_plans
             )
         sensitivity = run.load(Sensitivity)
         plans = {
             f"{bits:g} bits": choose_formats(sensitivity, Budget(bits_per_weight=bits), inputs).groups
             for bits in contest.bits
         }
-        with PlanJudge(run, document, heldout, rounding, section, inputs) as judge:
+        with PlanJudge(run, document, heldout, rounding, scoring, inputs) as judge:
             judged = {budget: judge(plan) for budget, plan in plans.items()}
-    return {"plans": _texts_of(plans), "judged": judged}
+    scores = {(row.group, row.precision): row.mean for row in sensitivity.rows}
+    sums = {
+        side: {
+            budget: fsum(scores.get(choice, 0.0) for choice in plan.items()) for budget, plan in of.items()
+        }
+        for side, of in {**others, OF_JUDGED: plans}.items()
+    }
+    return {"plans": _texts_of(plans), "judged": judged, "sums": sums}
 
 
 def _judged(contest: SeedContest, folder: str, plans: Mapping[str, PlanOf]) -> dict[str, Any]:
@@ -246,43 +238,14 @@ def _judged(contest: SeedContest, folder: str, plans: Mapping[str, PlanOf]) -> d
     """
     document = load_model(contest.model)
     found: dict[str, Any] = {}
-    with _run_folder(contest, folder) as run:
-        rounding = _rounded(contest, run, document, folder)
+    with contest.run_folder(folder) as run:
+        rounding = contest.rounded(run, document, folder)
         heldout = contest.pages("heldout")
         inputs = {"contest": contest.digest(), "heldout": sha256_data([page.id for page in heldout])}
-        with PlanJudge(run, document, heldout, rounding, _section(contest), inputs) as judge:
+        with PlanJudge(run, document, heldout, rounding, contest.scoring(), inputs) as judge:
             for name, by_budget in plans.items():
                 found[name] = {budget: judge(plan) for budget, plan in by_budget.items()}
     return found
-
-
-def _rounded(contest: SeedContest, run: RunFolder, document: DocumentModel, weights: str) -> Rounding:
-    """Statistics and rounded weights of the calibration pages, made where they are not there."""
-    section = WeightsSection(smoothing=False, scale_search=False, gptq=False)
-    if weights == "own":
-        section = WeightsSection(num_held_back_pages=max(1, contest.num_pages // HELD_BACK))
-    inputs = {"contest": contest.digest()}
-    pages = contest.pages("calibration")
-    batching = StatisticsSection(batch_size=contest.batch_size)
-    if not run.is_current(Statistics, inputs):
-        collect_statistics(run, document, pages, batching, inputs)
-    if not run.is_current(Rounding, inputs):
-        round_groups(run, document, pages, run.load(Statistics), section, list(FORMATS), batching, inputs)
-    return run.load(Rounding)
-
-
-def _run_folder(contest: SeedContest, name: str) -> RunFolder:
-    text = json.dumps({"contest": plain(asdict(contest)), "weights": name}, default=str)
-    # Artefacts that do not fit are made again: what they were made from stands in each of them.
-    return RunFolder.open(
-        contest.folder / name, recipe_digest=contest.digest(name), recipe_text=text, adopt=True
-    )
-
-
-def _section(contest: SeedContest) -> SensitivitySection:
-    return SensitivitySection(
-        score="screened", candidates=list(FORMATS), grow_pages=False, batch_size=contest.batch_size
-    )
 
 
 def _texts(plans: Mapping[str, PlanOf]) -> dict[str, Any]:

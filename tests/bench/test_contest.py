@@ -11,7 +11,7 @@ from tests.bench.running import result_of
 pytest.importorskip("modelopt")
 
 OWN = "ocrquant, own weights"
-CEILING = "of the judged pages"
+OF_JUDGED = "of the judged pages"
 SIDES = ("ocrquant", "modelopt gradient", "modelopt kl_div")
 
 
@@ -27,11 +27,16 @@ def test_plans_are_judged_alike_and_finished_parts_are_kept(capsys, monkeypatch,
     )
     data = result_of(capsys, "contest", *small, repeats=None)
     row = data["results"]["seed 3"]["plans"]["6 bits"]
-    ours = ("ocrquant", OWN, CEILING)
+    ours = ("ocrquant", OWN, OF_JUDGED)
     assert set(row["kl"]) == {*SIDES, *ours}
     assert all(value > 0 for value in row["kl"].values())
     assert all(row["bits"][side] <= 6.0 for side in ours)
     assert row["pages"] == 2
+    assert row["sum"][OF_JUDGED] == min(row["sum"][side] for side in (*SIDES, OF_JUDGED))
+    assert row["least_sum_ratio"] == pytest.approx(
+        row["sum"][OF_JUDGED] / min(row["sum"][name] for name in SIDES[1:]), rel=1e-4
+    )
+    assert data["results"]["least_sum_ratio"] == {"6 bits": [row["least_sum_ratio"]]}
     best = min(row["kl"][name] for name in SIDES[1:])
     assert row["ratio"] == {side: pytest.approx(row["kl"][side] / best, rel=1e-4) for side in ours}
     for side in ours:
@@ -40,14 +45,14 @@ def test_plans_are_judged_alike_and_finished_parts_are_kept(capsys, monkeypatch,
         assert low <= value <= high
         assert ratio == {"mean": value, "largest": value, "by_seed": [value]}
     assert [goal["at_most"] for goal in data["goals"]] == [0.9] * 4
-    assert not any(CEILING in goal["what"] for goal in data["goals"])
+    assert not any(OF_JUDGED in goal["what"] for goal in data["goals"])
     assert all(data["results"]["seconds"][name] > 0 for name in SIDES)
     assert data["results"]["seed 3"]["swaps"]["6 bits"]["measured"] == 2
 
     def refuse(*_):
         raise AssertionError("done already")
 
-    for name in ("_modelopt", "_ours", "_judged", "_ceiling"):
+    for name in ("_modelopt", "_ours", "_judged", "_of_judged"):
         monkeypatch.setattr(contest_seed, name, refuse)
     again = result_of(capsys, "contest", *small, repeats=None)
     assert again["results"] == data["results"]
