@@ -16,11 +16,7 @@ constexpr float E4M3_LARGEST = 448.0f;
 constexpr float E2M1_LARGEST = 6.0f;
 constexpr float TOKEN_SCALE_FLOOR = 1.0f / (E4M3_LARGEST * 512.0f);
 constexpr int BLOCK = 16;   // elements that share an NVFP4 scale
-#if defined(OCRQUANT_WITH_AVX512)
-constexpr int GROUP = 16;  // blocks whose scales are computed together
-#else
-constexpr int GROUP = VEC;
-#endif
+constexpr int GROUP = VEC;  // blocks whose scales are computed together
 
 // E4M3 codes of values that round to at most 448, or are NaN.
 inline U32 e4m3_codes(F32 value) {
@@ -97,6 +93,9 @@ inline float token_decode_scale(uint16_t largest) {
 
 // No clamp: by the choice of the scale no quotient passes 448 by more than a rounding of float32.
 inline void emit_fp8(const uint16_t* y, int64_t width, float decode_scale, uint8_t* codes) {
+#if defined(OCRQUANT_WITH_AVX512)
+    if (emit_wide::is_usual(decode_scale)) return emit_wide::fp8(y, width, decode_scale, codes);
+#endif
     const auto write = [decode_scale](const uint16_t* from, uint8_t* to) {
         for (int j = 0; j < VECTORS; j += 2) {
             const U32 low = e4m3_codes(load_wide(from + j * VEC) / decode_scale);
@@ -112,22 +111,6 @@ inline void emit_fp8(const uint16_t* y, int64_t width, float decode_scale, uint8
     write(Padded<uint16_t>(y + i, width - i).values, tail);
     std::memcpy(codes + i, tail, size_t(width - i));
 }
-
-#if defined(OCRQUANT_WITH_AVX512)
-
-// At most sixteen blocks: their scales, then their elements against the rounded scales.
-inline void emit_nvfp4_group(const uint16_t* y, int blocks, float encode_scale, uint8_t* packed_codes, uint8_t* scales) {
-    alignas(64) uint16_t largest[GROUP] = {};
-    for (int b = 0; b < blocks; ++b) largest[b] = largest_of(load_as<U16x16>(y + b * BLOCK) & uint16_t(0x7fff));
-    alignas(64) float divisors[GROUP];
-    _mm512_store_ps(divisors, emit_wide::nvfp4_scales(_mm256_load_si256((const __m256i*)largest), blocks, encode_scale, scales));
-    for (int b = 0; b < blocks; ++b) {
-        const __m256i values = _mm256_loadu_si256((const __m256i*)(y + b * BLOCK));
-        _mm_storel_epi64((__m128i*)(packed_codes + b * BLOCK / 2), emit_wide::nvfp4_codes(values, _mm512_set1_ps(divisors[b])));
-    }
-}
-
-#else
 
 // Two codes a byte, the even column in the low nibble.
 inline void store_nibbles(U16x16 codes, uint8_t* packed_codes) {
@@ -166,23 +149,31 @@ inline void emit_nvfp4_group(const uint16_t* y, int blocks, float encode_scale, 
     for (int b = 0; b < blocks; ++b) emit_nvfp4_block(y + b * BLOCK, divisor[b], packed_codes + b * BLOCK / 2);
 }
 
-#endif
-
 inline void emit_nvfp4(const uint16_t* y, int64_t width, float encode_scale, uint8_t* packed_codes, uint8_t* scales) {
-    const int64_t blocks = width / BLOCK;
-    for (int64_t b = 0; b < blocks; b += GROUP)
-        emit_nvfp4_group(y + b * BLOCK, int(blocks - b < GROUP ? blocks - b : GROUP), encode_scale,
-                         packed_codes + b * BLOCK / 2, scales + b);
+    const auto groups = [&](int64_t first, int64_t last) {
+        for (int64_t b = first; b < last; b += GROUP)
+            emit_nvfp4_group(y + b * BLOCK, int(last - b < GROUP ? last - b : GROUP), encode_scale, packed_codes + b * BLOCK / 2,
+                             scales + b);
+    };
+#if defined(OCRQUANT_WITH_AVX512)
+    for (int64_t b = 0, last; b < width / BLOCK; b = last) {
+        last = b + emit_wide::BATCH < width / BLOCK ? b + emit_wide::BATCH : width / BLOCK;
+        if (!emit_wide::nvfp4_batch(y + b * BLOCK, last - b, encode_scale, packed_codes + b * BLOCK / 2, scales + b)) groups(b, last);
+    }
+#else
+    groups(0, width / BLOCK);
+#endif
 }
 
-// Writes the quantized forms of row r.
-inline void emit_row(const OperandRows& out, int64_t r, const uint16_t* y, int64_t width) {
+// Writes the quantized forms of `rows` rows from row r on, which lie one behind the other. Blocks do not know rows.
+inline void emit_rows(const OperandRows& out, int64_t r, int64_t rows, const uint16_t* y, int64_t width) {
     if (out.fp8) {
-        out.fp8_scale[r] = token_decode_scale(largest_magnitude(y, width));
-        emit_fp8(y, width, out.fp8_scale[r], out.fp8 + r * width);
+        // All scales first, lest each row wait for its own.
+        for (int64_t i = 0; i < rows; ++i) out.fp8_scale[r + i] = token_decode_scale(largest_magnitude(y + i * width, width));
+        for (int64_t i = 0; i < rows; ++i) emit_fp8(y + i * width, width, out.fp8_scale[r + i], out.fp8 + (r + i) * width);
     }
     if (out.nvfp4)
-        emit_nvfp4(y, width, *out.encode_scale, out.nvfp4 + r * (width / 2), out.nvfp4_scale + r * (width / BLOCK));
+        emit_nvfp4(y, rows * width, *out.encode_scale, out.nvfp4 + r * (width / 2), out.nvfp4_scale + r * (width / BLOCK));
 }
 
 }  // namespace ocrquant::OCRQUANT_ISA

@@ -11,23 +11,30 @@ namespace ocrquant::OCRQUANT_ISA {
 constexpr int64_t SERIAL_ELEMENTS = 12288;
 constexpr int64_t PART_ELEMENTS = 1024;
 
+// f(first, last) for some rows at a time.
+template <class Function>
+inline void for_some_rows(int64_t rows, int64_t width, Function f) {
+    const int64_t step = width < PART_ELEMENTS ? PART_ELEMENTS / (width > 0 ? width : 1) : 1;
+    parallel_for((rows + step - 1) / step, rows * width < SERIAL_ELEMENTS, [&](int64_t chunk) {
+        f(chunk * step, (chunk + 1) * step < rows ? (chunk + 1) * step : rows);
+    });
+}
+
 // f(r) for each row, several rows a job.
 template <class Function>
 inline void for_rows(int64_t rows, int64_t width, Function f) {
-    const int64_t step = width < PART_ELEMENTS ? PART_ELEMENTS / (width > 0 ? width : 1) : 1;
-    parallel_for((rows + step - 1) / step, rows * width < SERIAL_ELEMENTS, [&](int64_t chunk) {
-        const int64_t last = (chunk + 1) * step < rows ? (chunk + 1) * step : rows;
-        for (int64_t r = chunk * step; r < last; ++r) f(r);
+    for_some_rows(rows, width, [&](int64_t first, int64_t last) {
+        for (int64_t r = first; r < last; ++r) f(r);
     });
 }
 
 // compute(r, y): the whole row r of the result, bf16.
 template <class Compute>
 inline void produce_rows(int64_t rows, int64_t width, const OperandRows& out, Compute compute) {
-    for_rows(rows, width, [&](int64_t r) {
-        uint16_t* const y = out.plain ? out.plain + r * width : static_cast<uint16_t*>(scratch(1, width * 2));
-        compute(r, y);
-        emit_row(out, r, y, width);
+    for_some_rows(rows, width, [&](int64_t first, int64_t last) {
+        uint16_t* const y = out.plain ? out.plain + first * width : static_cast<uint16_t*>(scratch(1, (last - first) * width * 2));
+        for (int64_t r = first; r < last; ++r) compute(r, y + (r - first) * width);
+        emit_rows(out, first, last - first, y, width);
     });
 }
 

@@ -2,7 +2,7 @@
 #include "common/produce.h"
 #include "layer_norm/args.h"
 #if defined(OCRQUANT_WITH_AVX512)
-#include "common/bf16_lines.h"
+#include "common/row_lines.h"
 #endif
 
 namespace ocrquant::OCRQUANT_ISA {
@@ -10,23 +10,6 @@ namespace ocrquant::OCRQUANT_ISA {
 namespace {
 
 #if defined(OCRQUANT_WITH_AVX512)
-
-// f(first column, how many): whole lines of 32, then the rest.
-template <class Function>
-inline void for_lines(int64_t width, Function f) {
-    int64_t i = 0;
-    for (; i + LINE_NUMBERS <= width; i += LINE_NUMBERS) f(i, LINE_NUMBERS);
-    if (i < width) f(i, width - i);
-}
-
-inline Wide32 columns(const uint16_t* x, int64_t count) { return count == LINE_NUMBERS ? widen32(x) : widen_some(x, count); }
-inline Wide32 columns(const float* x, int64_t count) { return count == LINE_NUMBERS ? load32(x) : load_some(x, count); }
-
-// Zeros from `count` on.
-inline Wide32 kept(Wide32 x, int64_t count) {
-    const uint32_t mask = uint32_t((1ull << count) - 1);
-    return {_mm512_maskz_mov_ps(__mmask16(mask), x.a), _mm512_maskz_mov_ps(__mmask16(mask >> 16), x.b)};
-}
 
 void norm_row(const LayerNormArgs& a, const uint16_t* x, uint16_t* y) {
     const float count = float(a.width);

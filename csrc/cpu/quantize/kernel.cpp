@@ -11,7 +11,10 @@ void quantize(const QuantizeArgs& a) {
         });
         return;
     }
-    for_rows(a.rows, a.width, [&](int64_t r) { emit_row(a.out, r, a.x + r * a.x_stride, a.width); });
+    for_some_rows(a.rows, a.width, [&](int64_t first, int64_t last) {
+        const int64_t together = a.x_stride == a.width ? last - first : 1;
+        for (int64_t r = first; r < last; r += together) emit_rows(a.out, r, together, a.x + r * a.x_stride, a.width);
+    });
 }
 
 }  // namespace ocrquant::OCRQUANT_ISA

@@ -132,11 +132,11 @@ def test_nvfp4_elements_are_divided_by_scale_over_global_scale(forms_of):
 
 @needs_native
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("encode_scale", [1.0, 2688.0 / 3.3, 1e-6, 7.7e12])
+@pytest.mark.parametrize("encode_scale", [1.0, 2688.0 / 3.3, 1e-6, 7.7e12, 1e-28, 1e33])
 def test_every_bf16_beside_every_size_of_block(isa, encode_scale):
     """All 65536 values, NaN of either sign too, sorted and shuffled: equal to formats in every byte."""
     values = torch.arange(-(2**15), 2**15).to(torch.int16).view(BF16)
-    generator = torch.Generator().manual_seed(int(encode_scale))
+    generator = torch.Generator().manual_seed(int(min(encode_scale, 1e13)))
     finite = values[values.isfinite() & (values.abs() < 1e30)]
     near = (torch.randn(2**16, generator=generator) * 2.0 ** torch.randint(-9, 9, (2**16,))).to(BF16)
     for x in (values, values[torch.randperm(2**16, generator=generator)], finite[: 2**15], near):
@@ -160,6 +160,36 @@ def test_every_bf16_beside_every_size_of_block(isa, encode_scale):
         assert torch.equal(out.fp8_scale[~has_nan], expected.fp8_scale[~has_nan])
         assert torch.equal(out.fp8, expected.fp8)
         assert_same(out, expected, names=("nvfp4", "nvfp4_scale"))
+
+
+@needs_native
+@pytest.mark.parametrize("isa", ISAS)
+def test_elements_at_and_beside_every_tie_of_many_divisors(isa):
+    """Quotients that a divisor's rounded reciprocal alone would take to the other side of a tie."""
+    generator = torch.Generator().manual_seed(0)
+    ties = torch.tensor(TIES)
+    codes = torch.arange(0x20, 0x60).to(torch.uint8).reshape(-1, 1)
+    for encode_scale in (1.0, 4.0, *(torch.rand(100, generator=generator) * 3 + 0.5).tolist()):
+        # A first element of 6 s / G makes s the block's scale.
+        divisor = codes.view(torch.float8_e4m3fn).float() / torch.tensor(encode_scale)
+        at = (ties * divisor).to(BF16).view(torch.int16)
+        x = torch.cat(
+            [(6 * divisor).to(BF16), at.view(BF16), (at - 1).view(BF16), -ties[:1] * divisor], dim=1
+        ).to(BF16)
+        if encode_scale == 1.0:
+            alone = x[:, 1:8].float() * (1 / divisor)
+            assert torch.equal(x[:, 1:8].float() / divisor, ties.expand(len(x), -1))
+            assert int((alone != ties).sum()) > 20
+        out, expected = (
+            OperandSpec(fp8=True, nvfp4_encode_scale=torch.tensor([encode_scale])).allocate(
+                *x.shape, BF16, x.device
+            )
+            for _ in range(2)
+        )
+        with instruction_set(isa):
+            quantize(x, out)
+        quantize_reference(x, expected)
+        assert_same(out, expected, names=("fp8", "fp8_scale", "nvfp4", "nvfp4_scale"))
 
 
 def test_in_place():
