@@ -1,7 +1,7 @@
 """Where each array of a step lies in the one buffer that carries a step to the device.
 
 Fixed offsets for the largest step, so that addresses never change: a program captured on the device's copy
-stays valid. Knows names, shapes and offsets.
+stays valid. A CPU needs no copy and reads what the host writes. Knows names, shapes and offsets.
 """
 
 from __future__ import annotations
@@ -90,18 +90,23 @@ def _name_counters(arrays: dict[str, T], config: EngineConfig) -> None:
 class Arena:
     """The buffer on the host, as NumPy arrays, and its copy on the device, as tensors.
 
+    Args:
+        config: The engine's.
+        device: Where the tensors are.
+        upload: How they get there; None where they are the host's own memory.
+
     Attributes:
         host: Arrays by name, of the largest step; int32 but for temperature and top_p.
         device: Tensors by name on the device, of the largest step.
         num_copies: Copies to the device so far.
     """
 
-    def __init__(self, config: EngineConfig, device: torch.device, upload: Upload) -> None:
+    def __init__(self, config: EngineConfig, device: torch.device, upload: Upload | None) -> None:
         self._places = _places(config)
         size = max(place.end for place in self._places.values())
         # Pinned, a copy to a GPU needs no staging and does not wait.
         self._host = torch.zeros(size, dtype=torch.int32, pin_memory=device.type == "cuda")
-        self._device = torch.zeros(size, dtype=torch.int32, device=device)
+        self._device = self._host if upload is None else torch.zeros_like(self._host, device=device)
         self._upload = upload
         self.num_copies = 0
         array = self._host.numpy()
@@ -118,12 +123,14 @@ class Arena:
         self._prefixes: dict[int, tuple[Tensor, Tensor]] = {}
 
     def send(self, last: str, num_rows: int) -> None:
-        """Copies everything up to the first rows of one array to the device, in one piece.
+        """Copies everything up to the first rows of one array to a device of its own memory, in one piece.
 
         Args:
             last: Name of the array that ends the piece.
             num_rows: Its rows that are needed.
         """
+        if self._upload is None:
+            return
         place = self._places[last]
         end = place.offset + num_rows * math.prod(place.shape[1:])
         pair = self._prefixes.get(end)

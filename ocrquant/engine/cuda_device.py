@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ocrquant.engine.device import Device
+from ocrquant.engine.device import Device, ReadBack
 from ocrquant.engine.graphs import BATCH_SIZES
 
 __all__ = ["CudaDevice", "no_waiting", "noted_waits", "open_device"]
@@ -77,25 +77,21 @@ class CudaDevice(Device):
         self.obstacle, self.can_capture = "", True
         self.can_capture_prompts = False
         self._pool: Any = None
-        self._landing: dict[tuple[torch.dtype, int], Tensor] = {}
 
-    def read_back(self, *tensors: Tensor) -> list[npt.NDArray[Any]]:
-        """Copies tensors to pinned memory and waits for that alone."""
-        landed = []
-        for number, tensor in enumerate(tensors):
-            key = (tensor.dtype, number)
-            place = self._landing.get(key)
-            if place is None or place.numel() < tensor.numel():
-                place = torch.empty(tensor.numel(), dtype=tensor.dtype, pin_memory=True)
-                self._landing[key] = place
-            part = place[: tensor.numel()]
-            part.copy_(tensor.flatten(), non_blocking=True)
-            landed.append(part.view(tensor.shape))
-        event = torch.cuda.Event()
-        event.record()
-        event.synchronize()
-        # The pinned memory serves the next step again.
-        return [part.numpy().copy() for part in landed]
+    def read_back(self, *tensors: Tensor) -> ReadBack:
+        """See `Device.read_back`: copies into pinned memory and waits for that alone."""
+        landings = [torch.empty(t.shape, dtype=t.dtype, pin_memory=True) for t in tensors]
+        arrays = [landing.numpy() for landing in landings]
+
+        def read(count: int) -> list[npt.NDArray[Any]]:
+            for tensor, landing in zip(tensors, landings, strict=True):
+                landing[:count].copy_(tensor[:count], non_blocking=True)
+            event = torch.cuda.Event()
+            event.record()
+            event.synchronize()
+            return [array[:count] for array in arrays]
+
+        return read
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         """See `Device.capture`. `work` runs here too, so it must be a step of rows that belong to nobody."""

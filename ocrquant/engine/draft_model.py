@@ -58,6 +58,8 @@ class ModelDrafts:
         sizes = device.batch_sizes if device.can_capture else ()
         self._classes = BatchClasses(config.max_requests, config.max_window, sizes)
         self._arenas: dict[tuple[int, int], _BlockArena] = {}
+        chosen = [drafter.tokens] if drafter.alone is drafter.tokens else [drafter.tokens, drafter.alone]
+        self._read_back = device.read_back(*chosen)
         self.alone: Sequence[tuple[int, ...]] = ()
 
     def capture_all(self) -> None:
@@ -75,8 +77,10 @@ class ModelDrafts:
         arena = self._arena(self._classes.size_of(len(requests)), 1 + most)
         assert tables.drafter is not None, "an engine with a drafter has pages for it"
         arena.write(requests, tables.drafter)
-        tokens, self.alone = arena.run(len(requests))
-        return tokens
+        arena.launch()
+        found = [_guesses(tokens, 1 + most) for tokens in self._read_back(len(requests) * (1 + most))]
+        self.alone = found[1] if len(found) > 1 else ()
+        return found[0]
 
     def _arena(self, count: int, size: int) -> _BlockArena:
         arena = self._arenas.get((count, size))
@@ -84,6 +88,11 @@ class ModelDrafts:
             arena = _BlockArena(count, size, self._drafter, self._config, self._device)
             self._arenas[count, size] = arena
         return arena
+
+
+def _guesses(tokens: npt.NDArray[np.int32], size: int) -> list[tuple[int, ...]]:
+    """What blocks of some size say behind their known tokens."""
+    return [tuple(row) for row in tokens.reshape(-1, size)[:, 1:].tolist()]
 
 
 class _BlockArena:
@@ -121,9 +130,7 @@ class _BlockArena:
         device_arrays["slot_mapping"].fill_(_NOBODY)
         self._offsets = np.arange(size, dtype=np.int32)
         self._blocks = self._make_blocks(device_arrays)
-        self._launch: Callable[[], None] = device.capture(lambda: drafter.draft(self._blocks))
-        chosen = [drafter.tokens] if drafter.alone is drafter.tokens else [drafter.tokens, drafter.alone]
-        self._chosen = [tokens[:rows] for tokens in chosen]
+        self.launch: Callable[[], None] = device.capture(lambda: drafter.draft(self._blocks))
 
     def _allocate(
         self, shapes: dict[str, tuple[int, ...]]
@@ -134,7 +141,8 @@ class _BlockArena:
             end = -(-ends[name][1] // _CACHE_LINE) * _CACHE_LINE
         place = self._device.torch_device
         self._host = torch.zeros(end, dtype=torch.int32, pin_memory=place.type == "cuda")
-        self._there = self._host if place.type == "cpu" else torch.zeros_like(self._host, device=place)
+        is_shared = self._device.reads_host_memory
+        self._there = self._host if is_shared else torch.zeros_like(self._host, device=place)
         array = self._host.numpy()
         host = {name: array[a:b].reshape(shapes[name]) for name, (a, b) in ends.items()}
         there = {name: self._there[a:b].view(shapes[name]) for name, (a, b) in ends.items()}
@@ -197,12 +205,3 @@ class _BlockArena:
             if name in self.host:
                 array = self.host[name]
                 array[len(array) // self._count * count :] = value
-
-    def run(self, count: int) -> tuple[list[tuple[int, ...]], Sequence[tuple[int, ...]]]:
-        """Drafts of the first blocks, and what the slots alone would have drafted where that may differ."""
-        self._launch()
-        found = [self._rows(tokens, count) for tokens in self._device.read_back(*self._chosen)]
-        return found[0], found[1] if len(found) > 1 else ()
-
-    def _rows(self, tokens: npt.NDArray[np.int32], count: int) -> list[tuple[int, ...]]:
-        return [tuple(row[1:]) for row in tokens.reshape(-1, self._size)[:count].tolist()]

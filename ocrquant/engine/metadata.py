@@ -58,10 +58,12 @@ class StepBuilder:
     Args:
         config: The engine's.
         device: Where the model runs.
-        upload: How the arena gets there.
+        upload: How the arena gets there; None where the host's memory is read.
     """
 
-    def __init__(self, config: EngineConfig, device: torch.device, upload: Upload = copy_to_device) -> None:
+    def __init__(
+        self, config: EngineConfig, device: torch.device, upload: Upload | None = copy_to_device
+    ) -> None:
         self.config = config
         self.arena = Arena(config, device, upload)
         self._views: dict[PlanShape, StepInputs] = {}
@@ -77,7 +79,7 @@ class StepBuilder:
     def build(self, plan: Plan, shape: PlanShape | None = None) -> StepInputs:
         """Writes a plan, sends it, and gives the views that fit it.
 
-        The plan may change afterwards: the device has its own copy. The views stay valid, with new content
+        The plan may change afterwards: the arena has all of it. The views stay valid, with new content
         after the next call.
 
         Args:

@@ -199,7 +199,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """The only things that a step reads back from the device.
+    """The only things that a step reads back from the device; valid until the next step.
 
     Attributes:
         tokens: int32 [M], a token for each sampled row, in the order of the plan.

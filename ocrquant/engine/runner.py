@@ -67,12 +67,14 @@ class ModelRunner:
         spec, rows = model.spec, config.max_requests * config.max_window
         self._pixels, self._drafter = pixels, drafter
         self._model, self._config, self._device, self._state = model, config, device, state
-        self._builder = StepBuilder(config, device.torch_device, device.upload)
+        upload = None if device.reads_host_memory else device.upload
+        self._builder = StepBuilder(config, device.torch_device, upload)
         self._classes = BatchClasses(config.max_requests, config.max_window, device.batch_sizes)
         self.caches = _make_caches(model, config, device, state)
         self._logits = device.empty((rows, spec.vocab), torch.float32)
         self._tokens = device.empty((rows,), torch.int32)
         self._gaps = device.empty((rows,), torch.float32)
+        self._read_back = device.read_back(self._tokens, self._gaps)
         self._image_rows = device.empty((config.max_step_tokens, spec.hidden))
         self._images: dict[Request, Tensor] = {}
         self._window: list[int] = []
@@ -144,9 +146,7 @@ class ModelRunner:
             self._window = self._padded([window.request.slot for window in plan.drafted], shape.drafted)
             self._windowed.begin_window(self._window, shape.window)
         self._launch(shape, inputs)
-        count = plan.shape.logit_rows
-        tokens, gaps = self._device.read_back(self._tokens[:count], self._gaps[:count])
-        return Sampled(tokens, gaps)
+        return Sampled(*self._read_back(plan.shape.logit_rows))
 
     def commit(self, plan: Plan, accepted: Sequence[int]) -> None:
         """See `engine.plan.Runner`; keys and values need nothing, later rows take their places."""

@@ -30,13 +30,13 @@ def shape_of(drafted=0, window=0, decode=0, prefill=0):
 
 
 class FilledDevice(Device):
-    """A CPU that fills steps up as a GPU does; its captures are programs."""
+    """A CPU that fills steps up as a GPU does and reads a copy of them; its captures are programs."""
 
     batch_sizes = BATCH_SIZES
 
     def __init__(self, *args):
         super().__init__(*args)
-        self.can_capture_prompts = False
+        self.can_capture_prompts = self.reads_host_memory = False
 
 
 class CountingDevice(FilledDevice):
