@@ -51,6 +51,7 @@ BENCHMARKS: Mapping[str, Entry] = MappingProxyType(
             "gpu": "everything that only a GPU can tell: kernels, tests, decoding one change at a time",
             "export": "a model of Qwen3.5-4B shape exported against a copy of its file: time and memory",
             "sensitivity": "scores of all groups and formats: screened and measured, against whole passes",
+            "ranks": "scores by processes that share a run, against one and against runs side by side",
             "contest": "our plans against those of ModelOpt's AutoQuantize, on pages that neither saw",
             "kills": "a run killed at random moments and run again: the same plan, byte for byte",
             "kernels": "kernels in Triton compiled without a GPU: registers, spills and instructions",
