@@ -113,9 +113,9 @@ class GroupedBuilder:
                 is_fresh = self._send((places == 0).astype(np.int32), fresh[:count])
                 made.append(GroupedState(q_start, own_slots, is_fresh))
                 continue
-            pages = self._send(plan.tables.kv[slots], table[:count])
+            pages = self._send(plan.tables.kv.pages[slots], table[:count])
             page, offset = np.divmod(places, self._page_size)
-            mapping = plan.tables.kv[slots, page] * self._page_size + offset
+            mapping = plan.tables.kv.pages[slots, page] * self._page_size + offset
             made.append(AttentionMetadata(self._send(mapping, rows[:count]), pages, q_start, kv_len))
         self.num_objects += len(made)
         return made

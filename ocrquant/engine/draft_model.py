@@ -19,6 +19,8 @@ from torch import Tensor
 from ocrquant.engine.config import EngineConfig
 from ocrquant.engine.device import Device
 from ocrquant.engine.graphs import BatchClasses
+from ocrquant.engine.moving_rows import CacheRows, MovingRows
+from ocrquant.engine.page_table import PageTable
 from ocrquant.engine.plan import Tables
 from ocrquant.engine.request import Request
 from ocrquant.models.drafter.blocks import DraftBlocks, Seen
@@ -108,7 +110,6 @@ class _BlockArena:
 
     def __init__(self, count: int, size: int, drafter: Drafter, config: EngineConfig, device: Device) -> None:
         self._count, self._size, self._drafter, self._device = count, size, drafter, device
-        self._page_size = config.page_size
         made, rows, pages = drafter.config, count * size, config.pages_per_request
         self._is_sliding = made.sliding_window is not None
         # Windows that move with the row make every row a request of its own.
@@ -129,6 +130,8 @@ class _BlockArena:
         # A capture on a GPU runs the pass; until there are requests all blocks are nobody's.
         device_arrays["slot_mapping"].fill_(_NOBODY)
         self._offsets = np.arange(size, dtype=np.int32)
+        self._slots: list[int] = []
+        self._rows: MovingRows
         self._blocks = self._make_blocks(device_arrays)
         self.launch: Callable[[], None] = device.capture(lambda: drafter.draft(self._blocks))
 
@@ -166,42 +169,44 @@ class _BlockArena:
             sliding,
         )
 
-    def write(self, requests: Sequence[Request], table: npt.NDArray[np.int32]) -> None:
+    def write(self, requests: Sequence[Request], table: PageTable) -> None:
         """Where the blocks of some requests lie, and their last known tokens; others are nobody's."""
-        host, size, page_size, count = self.host, self._size, self._page_size, len(requests)
-        known = np.array([(r.slot, r.num_computed, r.output_ids[-1]) for r in requests], np.int32)
-        slots, anchors = known[:, 0], known[:, 1]
-        host["tokens"][:count, 0] = known[:, 2]
-        places = np.add(anchors[:, None], self._offsets, out=host["places"][:count])
-        pages, offsets = np.divmod(places, page_size)
-        np.add(table[slots[:, None], pages] * page_size, offsets, out=host["slot_mapping"][:count])
-        np.add(anchors, size, out=host["kv_len"][:count])
-        np.take(table, slots, axis=0, out=host["page_table"][:count], mode="clip")
+        slots = [request.slot for request in requests]
+        if slots != self._slots:
+            self._slots, self._rows = slots, self._begin(slots, table)
+        places = [request.num_computed for request in requests]
+        self._rows.move_to(places)
+        self.host["tokens"][: len(slots), 0] = [request.output_ids[-1] for request in requests]
         if self._is_sliding:
-            self._write_windows(anchors, places)
-        if count < self._count:
-            self._write_nobody(count)
+            self._write_windows(np.array(places, np.int32))
         if self._there is not self._host:
             self._device.upload(self._host, self._there)
 
-    def _write_windows(self, anchors: npt.NDArray[np.int32], places: npt.NDArray[np.int32]) -> None:
-        """The first keys that sliding layers see; the block itself is always seen."""
-        host, made, count = self.host, self._drafter.config, len(anchors)
-        assert made.sliding_window is not None, "sliding layers have a window"
-        first = places.reshape(-1) + 1 if self._by_row else anchors
-        ends = np.repeat(anchors, self._size) if self._by_row else anchors
-        np.clip(first - made.sliding_window, 0, ends, out=host["first_key"][: len(first)])
+    def _begin(self, slots: list[int], table: PageTable) -> MovingRows:
+        """Blocks of other slots than before, all at the beginning of their sequences."""
+        host, size, count = self.host, self._size, len(slots)
+        rows = slice(0, count * size)
+        host["places"][:count] = self._offsets
+        host["kv_len"][:count] = size
+        by_row = [host["places"].reshape(-1)[rows]]
         if self._by_row:
+            is_causal = self._drafter.config.block_attention == "causal"
+            host["row_kv_len"].reshape(-1, size)[:count] = self._offsets + 1 if is_causal else size
+            by_row.append(host["row_kv_len"][rows])
+        for name, value in _OF_NOBODY.items():
+            if name in host:
+                array = host[name]
+                array[len(array) // self._count * count :] = value
+        cache = CacheRows(table, host["slot_mapping"].reshape(-1)[rows], host["page_table"][:count])
+        return MovingRows(slots, [0] * count, [size] * count, host["kv_len"][:count], by_row, [cache])
+
+    def _write_windows(self, places: npt.NDArray[np.int32]) -> None:
+        """The first keys that sliding layers see; the block itself is always seen."""
+        host, window, count = self.host, self._drafter.config.sliding_window, len(places)
+        assert window is not None, "sliding layers have a window"
+        first, ends = places, places
+        if self._by_row:
+            first, ends = host["places"][:count].reshape(-1) + 1, places.repeat(self._size)
             tables = host["row_page_table"].reshape(self._count, self._size, -1)
             tables[:count] = host["page_table"][:count, None]
-            is_causal = made.block_attention == "causal"
-            host["row_kv_len"][: len(first)] = (
-                places.reshape(-1) + 1 if is_causal else np.repeat(host["kv_len"][:count], self._size)
-            )
-
-    def _write_nobody(self, count: int) -> None:
-        """Blocks behind the first `count`: no place for keys and values, and nothing to see."""
-        for name, value in _OF_NOBODY.items():
-            if name in self.host:
-                array = self.host[name]
-                array[len(array) // self._count * count :] = value
+        np.clip(first - window, 0, ends, out=host["first_key"][: len(first)])

@@ -6,7 +6,7 @@ back from the device, and knows no layer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ import torch
 from ocrquant.engine.arena import Arena, Upload, copy_to_device
 from ocrquant.engine.config import EngineConfig
 from ocrquant.engine.graphs import padding_of, write_padding
+from ocrquant.engine.moving_rows import CacheRows, MovingRows
 from ocrquant.engine.plan import Chunk, Plan, PlanShape
 from ocrquant.engine.request import Request
 from ocrquant.engine.step_views import SamplingInputs, StepInputs, make_views
@@ -27,29 +28,23 @@ MAX_KEPT_VIEWS = 512
 """Shapes whose views are kept. A batch at work has few: decode rows, with or without a part of a prompt."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Ongoing:
-    """The last step, if it had only windows and single rows: most often the same requests come again.
+    """A step that had only windows and single rows: most often the same requests come again.
 
     Attributes:
-        requests: In the order of their rows; none after any other step.
+        requests: In the order of their rows.
         shape: What it was filled up to.
         inputs: The views of the step.
-        places: int32 [n], place in the sequence of each request's first row.
-        slots: int32 [n], state slot of each request.
-        row_counts: int32 [n], rows of each request.
-        row_slots: int32 [R], slot of each row's request.
-        row_places: int32 [R], place in the sequence of each row.
+        tokens: int32 [R], written.
+        rows: What counts their places.
     """
 
-    requests: tuple[Request, ...] = ()
-    shape: PlanShape | None = None
-    inputs: StepInputs | None = None
-    places: Int32 = field(default_factory=lambda: np.empty(0, np.int32))
-    slots: Int32 = field(default_factory=lambda: np.empty(0, np.int32))
-    row_counts: Int32 = field(default_factory=lambda: np.empty(0, np.int32))
-    row_slots: Int32 = field(default_factory=lambda: np.empty(0, np.int32))
-    row_places: Int32 = field(default_factory=lambda: np.empty(0, np.int32))
+    requests: tuple[Request, ...]
+    shape: PlanShape
+    inputs: StepInputs
+    tokens: Int32
+    rows: MovingRows
 
 
 class StepBuilder:
@@ -68,7 +63,7 @@ class StepBuilder:
         self.arena = Arena(config, device, upload)
         self._views: dict[PlanShape, StepInputs] = {}
         self._shape = PlanShape(0, 0, 0, 0, 0, 0, images=False)
-        self._last = _Ongoing()
+        self._last: _Ongoing | None = None
         # What never changes while a request has its slot, by slot: gathered instead of asked for again.
         rows = config.state_rows
         self._rope_delta = np.zeros(rows, np.int32)
@@ -90,11 +85,11 @@ class StepBuilder:
         if not self._advance(plan):
             self._write(plan)
         self._send()
-        return self._last.inputs or self._inputs(self._shape)
+        return self._last.inputs if self._last else self._inputs(self._shape)
 
     def build_padding(self, shape: PlanShape) -> StepInputs:
         """The same for a step of a class in which every row belongs to nobody."""
-        self._last, self._shape = _Ongoing(), shape
+        self._last, self._shape = None, shape
         write_padding(self.arena.host, padding_of(shape), shape)
         self._send()
         return self._inputs(shape)
@@ -105,7 +100,7 @@ class StepBuilder:
 
     def _write(self, plan: Plan) -> None:
         """Everything of a plan."""
-        self._last = _Ongoing()
+        self._last = None
         for chunk in plan.prefill:
             self._admit(chunk)
         self._write_windows(plan)
@@ -121,69 +116,35 @@ class StepBuilder:
 
     def _remember(self, plan: Plan) -> _Ongoing:
         """What the next step needs to know if the same requests go on."""
-        shape, requests = plan.shape, plan.going_on
-        places = np.array([request.num_computed for request in requests], np.int32)
-        slots = np.array([request.slot for request in requests], np.int32)
-        counts = np.array([shape.window] * shape.drafted + [1] * shape.decode, np.int32)
-        inside = np.concatenate([np.arange(count, dtype=np.int32) for count in counts])
-        return _Ongoing(
-            requests=requests,
-            shape=self._shape,
-            inputs=self._inputs(self._shape),
-            places=places,
-            slots=slots,
-            row_counts=counts,
-            row_slots=np.repeat(slots, counts),
-            row_places=np.repeat(places, counts) + inside,
+        shape, requests, host = plan.shape, plan.going_on, self.arena.host
+        rows, count = slice(0, shape.num_rows), slice(0, shape.num_requests)
+        caches = [CacheRows(plan.tables.kv, host["slot_mapping"][rows], host["page_table"][count])]
+        if plan.tables.drafter is not None:
+            own = host["drafter_slot_mapping"][rows], host["drafter_page_table"][count]
+            caches.append(CacheRows(plan.tables.drafter, *own))
+        moving = MovingRows(
+            slots=[request.slot for request in requests],
+            places=[request.num_computed for request in requests],
+            row_counts=[shape.window] * shape.drafted + [1] * shape.decode,
+            by_request=host["kv_len"][count],
+            by_row=[host["row_counters"][:, rows], host["sample_position"][rows]],
+            caches=caches,
         )
+        return _Ongoing(requests, self._shape, self._inputs(self._shape), host["tokens"][rows], moving)
 
     def _advance(self, plan: Plan) -> bool:
-        """Writes what differs if the same requests go on with as many rows each; false if they do not.
-
-        That is nearly every step of a batch at work, and then only tokens are new, what counts places grows
-        by the tokens that were taken, and now and then a page is.
-        """
-        last, host, shape = self._last, self.arena.host, plan.shape
-        if plan.prefill or self._shape != last.shape or plan.going_on != last.requests:
+        """Writes what differs if the same requests go on with as many rows each; false if they do not."""
+        last = self._last
+        if last is None or plan.prefill or self._shape != last.shape or plan.going_on != last.requests:
             return False
-        places = np.array([request.num_computed for request in last.requests], np.int32)
-        moved = places - last.places
-        if not (shape.drafted or (moved == 1).all()):
-            return False
-        by_row = moved.repeat(last.row_counts)
-        rows = len(by_row)
-        self._write_next_tokens(plan)
-        last.row_places += by_row
-        host["row_counters"][:, :rows] += by_row
-        host["kv_len"][: len(places)] += moved
-        host["sample_position"][:rows] += by_row
-        if shape.drafted:
-            self._write_slots(plan, last.row_slots, last.row_places, 0)
-            self._write_pages(plan)
-        else:
-            self._write_new_pages(plan, places)
-        last.places = places
-        return True
-
-    def _write_next_tokens(self, plan: Plan) -> None:
-        """The last known token of every request, and the guesses behind it."""
+        last.rows.move_to([request.num_computed for request in last.requests])
         tokens: list[int] = []
         for window in plan.drafted:
             tokens.append(window.request.output_ids[-1])
             tokens += window.drafts
         tokens += [request.output_ids[-1] for request in plan.decode]
-        self.arena.host["tokens"][: len(tokens)] = tokens
-
-    def _write_new_pages(self, plan: Plan, places: Int32) -> None:
-        """Pages that began with this step's single rows."""
-        host, size, slots = self.arena.host, self.config.page_size, self._last.slots
-        for row in np.flatnonzero(places % size == 0).tolist():
-            slot, number = slots[row], places[row] // size
-            host["page_table"][row, number] = page = plan.tables.kv[slot, number]
-            host["slot_mapping"][row] = page * size
-            if plan.tables.drafter is not None:
-                host["drafter_page_table"][row, number] = page = plan.tables.drafter[slot, number]
-                host["drafter_slot_mapping"][row] = page * size
+        last.tokens[:] = tokens
+        return True
 
     def _admit(self, chunk: Chunk) -> None:
         request, slot = chunk.request, chunk.request.slot
@@ -262,20 +223,19 @@ class StepBuilder:
 
     def _write_slots(self, plan: Plan, slots: Int32 | int, places: Int32, begin: int) -> None:
         """Where the rows' keys and values go, in both paged caches."""
-        size, host = self.config.page_size, self.arena.host
-        pages, offsets = np.divmod(places, size)
-        rows = slice(begin, begin + len(places))
-        host["slot_mapping"][rows] = plan.tables.kv[slots, pages] * size + offsets
+        host, rows = self.arena.host, slice(begin, begin + len(places))
+        host["slot_mapping"][rows] = plan.tables.kv.cells[slots, places]
         if plan.tables.drafter is not None:
-            host["drafter_slot_mapping"][rows] = plan.tables.drafter[slots, pages] * size + offsets
+            host["drafter_slot_mapping"][rows] = plan.tables.drafter.cells[slots, places]
             host["places"][0, rows] = places
 
     def _write_pages(self, plan: Plan) -> None:
         host, count = self.arena.host, plan.shape.num_requests
         slots = host["slots"][:count]
-        np.take(plan.tables.kv, slots, axis=0, out=host["page_table"][:count], mode="clip")
+        np.take(plan.tables.kv.pages, slots, axis=0, out=host["page_table"][:count], mode="clip")
         if plan.tables.drafter is not None:
-            np.take(plan.tables.drafter, slots, axis=0, out=host["drafter_page_table"][:count], mode="clip")
+            own = plan.tables.drafter.pages
+            np.take(own, slots, axis=0, out=host["drafter_page_table"][:count], mode="clip")
 
     def _write_sampling(self, plan: Plan) -> None:
         shape, host = plan.shape, self.arena.host

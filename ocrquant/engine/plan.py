@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from ocrquant.engine.page_table import PageTable
 from ocrquant.engine.pools import Copies
 from ocrquant.engine.prompt import Prompt
 from ocrquant.engine.request import Request
@@ -70,15 +71,15 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Page tables of all slots on the host, int32 [state rows, pages per request]; rows by slot.
+    """Page tables of all slots on the host.
 
     Attributes:
         kv: Of the target.
         drafter: Of the drafter; None without one.
     """
 
-    kv: npt.NDArray[np.int32]
-    drafter: npt.NDArray[np.int32] | None
+    kv: PageTable
+    drafter: PageTable | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
 from ocrquant.engine.config import EngineConfig
 from ocrquant.engine.page_pool import PagePool
+from ocrquant.engine.page_table import PageTable
 from ocrquant.engine.slot_pool import SlotPool
 
 __all__ = ["Copies", "Holding", "PagedCache", "Pools", "Prefix"]
@@ -64,23 +62,18 @@ class PagedCache:
 
     Attributes:
         pool: Who refers to which page.
-        table: int32 [state rows, pages per request], pages by slot in order of position; stale beyond the
-            pages that a slot holds.
+        table: The pages of each slot.
     """
 
     __slots__ = ("pool", "table")
 
     def __init__(self, num_pages: int, config: EngineConfig) -> None:
         self.pool = PagePool(num_pages)
-        self.table: npt.NDArray[np.int32] = np.zeros((config.state_rows, config.pages_per_request), np.int32)
-
-    def extend(self, slot: int, begin: int, pages: list[int]) -> None:
-        """Enters pages of a slot into the table."""
-        self.table[slot, begin : begin + len(pages)] = pages
+        self.table = PageTable(config.state_rows, config.pages_per_request, config.page_size)
 
     def held(self, holding: Holding) -> list[int]:
         """The pages of a holding."""
-        pages: list[int] = self.table[holding.slot, : holding.num_pages].tolist()
+        pages: list[int] = self.table.pages[holding.slot, : holding.num_pages].tolist()
         return pages
 
 
@@ -128,7 +121,7 @@ class Pools:
         for number, cache in enumerate(self.caches):
             shared = [] if prefix is None else list(prefix.pages[number][:kept])
             cache.pool.share(shared)
-            cache.extend(holding.slot, 0, shared + cache.pool.take(wanted - kept))
+            cache.table.enter(holding.slot, 0, shared + cache.pool.take(wanted - kept))
         self._holdings[holding.slot] = holding
         return holding
 
@@ -138,7 +131,7 @@ class Pools:
         if rest == 0:
             return None
         pairs = [
-            (pages[full], int(cache.table[holding.slot, full]))
+            (pages[full], int(cache.table.pages[holding.slot, full]))
             for cache, pages in zip(self.caches, prefix.pages, strict=True)
         ]
         return Copies(pairs[0], pairs[1] if len(pairs) > 1 else None)
@@ -151,7 +144,7 @@ class Pools:
         if self.num_free_pages < more:
             return False
         for cache in self.caches:
-            cache.extend(holding.slot, holding.num_pages, cache.pool.take(more))
+            cache.table.enter(holding.slot, holding.num_pages, cache.pool.take(more))
         holding.num_pages += more
         return True
 
@@ -190,3 +183,5 @@ class Pools:
         self.slots.check_integrity(h.slot for h in held)
         for number, cache in enumerate(self.caches):
             cache.pool.check_integrity([*map(cache.held, held), *(p.pages[number] for p in kept)])
+            for holding in held:
+                cache.table.check_integrity(holding.slot, holding.num_pages)

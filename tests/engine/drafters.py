@@ -124,7 +124,7 @@ class Watch:
         context = model.hidden_norm(model.fc(self.features[request.id][:known]))
         places = np.arange(known)
         size = self.runtime.engine.config.page_size
-        pages = torch.from_numpy(tables.drafter[request.slot][places // size]).long()
+        pages = torch.from_numpy(tables.drafter.pages[request.slot][places // size]).long()
         tolerance = 1e-3 if drafter.keys.dtype == torch.float32 else 0.05
         for number, layer in enumerate(model.layers):
             attention = layer.self_attn

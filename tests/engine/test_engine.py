@@ -203,7 +203,7 @@ def test_planted_stale_page_changes_a_text():
     asked = {engine.submit(*request): request for request in requests(4, ignore_eos=True)}
     engine.step()
     engine.step()
-    page = int(engine.pools.kv.table[engine.scheduler.running[0].slot, 0])
+    page = int(engine.pools.kv.table.pages[engine.scheduler.running[0].slot, 0])
     runner.kv[page * 4] ^= 1
     results = run_checked(engine)
     wrong = [

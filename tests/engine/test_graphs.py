@@ -237,7 +237,7 @@ def test_filling_rows_touch_no_memory_of_anybody(filled):
     runtime.engine.submit(prompt, SamplingParams(max_tokens=4, ignore_eos=True))
     runtime.engine.step()
     (request,) = runtime.engine.scheduler.running
-    mine = np.unique(runtime.engine.scheduler._tables.kv[request.slot])
+    mine = np.unique(runtime.engine.scheduler._tables.kv.pages[request.slot])
     others = [page for page in range(64) if page not in mine]
     for cache in (*runner.caches.k, *runner.caches.v):
         cache[others] = torch.nan

@@ -7,6 +7,7 @@ import torch
 from ocrquant.engine.config import EngineConfig
 from ocrquant.engine.engine import Engine
 from ocrquant.engine.metadata import MAX_KEPT_VIEWS, StepBuilder
+from ocrquant.engine.page_table import PageTable
 from ocrquant.engine.plan import Chunk, Plan, Tables, Window
 from ocrquant.engine.pools import Holding
 from ocrquant.engine.prompt import Prompt, PromptImage, text_prompt
@@ -29,9 +30,13 @@ def make_request(number, prompt, slot, *, output=(), computed=0, **sampling):
 
 def make_tables(config):
     """Page p of slot s is 10 * s + p, so that every number tells where it comes from."""
-    slots = np.arange(config.state_rows)[:, None]
-    kv = (10 * slots + np.arange(config.pages_per_request)).astype(np.int32)
-    return Tables(kv, kv + 100 if config.drafter_pages else None)
+    tables = []
+    for first in (0, 100):
+        table = PageTable(config.state_rows, config.pages_per_request, config.page_size)
+        for slot in range(config.state_rows):
+            table.enter(slot, 0, range(first + 10 * slot, first + 10 * slot + config.pages_per_request))
+        tables.append(table)
+    return Tables(tables[0], tables[1] if config.drafter_pages else None)
 
 
 def image_prompt():
@@ -138,8 +143,8 @@ def test_nothing_of_the_plan_is_read_after_the_copy():
     before = {name: tensor.clone() for name, tensor in builder.arena.device.items()}
     for array in builder.arena.host.values():
         array[...] = 1
-    plan.tables.kv[...] = 0
-    plan.tables.drafter[...] = 0
+    for table in (plan.tables.kv, plan.tables.drafter):
+        table.pages[...] = table.cells[...] = 0
     for request in [*plan.decode, *(chunk.request for chunk in plan.prefill)]:
         request.output_ids.append(3)
         request.num_computed = 0
@@ -204,7 +209,7 @@ def test_unused_rows_of_the_last_page_table_are_not_copied():
 def test_views_are_bounded():
     config = EngineConfig(**SETTINGS | {"max_step_tokens": 1024, "max_positions": 1024})
     builder = StepBuilder(config, CPU)
-    tables = Tables(np.zeros((config.state_rows, config.pages_per_request), np.int32), None)
+    tables = Tables(PageTable(config.state_rows, config.pages_per_request, config.page_size), None)
     request = make_request(0, text_prompt([1] * 1000, 3), 1)
     for count in range(1, 700):
         builder.build(Plan((), (), (Chunk(request, 0, count, False),), tables))

@@ -7,6 +7,7 @@ import pytest
 
 from ocrquant.engine.config import EngineConfig
 from ocrquant.engine.page_pool import PagePool
+from ocrquant.engine.page_table import PageTable
 from ocrquant.engine.pools import Copies, Pools
 from ocrquant.engine.slot_pool import SlotPool
 
@@ -48,7 +49,7 @@ def test_take_writes_the_tables_and_give_returns_everything(drafter_pages):
     assert holding.num_pages == 3
     assert len(pools.caches) == (2 if drafter_pages else 1)
     for cache in pools.caches:
-        assert len(set(cache.table[holding.slot, :3].tolist())) == 3
+        assert len(set(cache.table.pages[holding.slot, :3].tolist())) == 3
     assert pools.grow(holding, 12)
     assert holding.num_pages == 3
     assert pools.grow(holding, 13)
@@ -144,23 +145,28 @@ def lose_a_slot(pools, holding):
 
 
 def write_another_page(pools, holding):
-    table = pools.kv.table
+    table = pools.kv.table.pages
     table[holding.slot, 0] = next(p for p in range(10) if p not in table[holding.slot, : holding.num_pages])
 
 
 def name_a_page_twice(pools, holding):
-    pools.kv.table[holding.slot, 0] = pools.kv.table[holding.slot, 1]
+    pools.kv.table.pages[holding.slot, 0] = pools.kv.table.pages[holding.slot, 1]
 
 
 def give_too_early(pools, holding):
-    pools.kv.pool.give([int(pools.kv.table[holding.slot, 0])])
+    pools.kv.pool.give([int(pools.kv.table.pages[holding.slot, 0])])
+
+
+def move_a_cell(pools, holding):
+    pools.kv.table.cells[holding.slot, 5] += 1
 
 
 def forget_pages(pools, holding):
     holding.num_pages -= 1
 
 
-FAULTS = [lose_a_page, lose_a_slot, write_another_page, name_a_page_twice, give_too_early, forget_pages]
+FAULTS = [lose_a_page, lose_a_slot, write_another_page, name_a_page_twice, give_too_early]
+FAULTS += [move_a_cell, forget_pages]
 
 
 @pytest.mark.parametrize("plant", FAULTS)
@@ -182,5 +188,16 @@ def test_a_holding_that_nobody_claims_is_seen():
 
 def test_tables_are_int32_and_as_wide_as_the_longest_sequence():
     pools = Pools(config(max_positions=65))
-    assert pools.kv.table.dtype == np.int32
-    assert pools.kv.table.shape == (4, 17)
+    assert pools.kv.table.pages.dtype == pools.kv.table.cells.dtype == np.int32
+    assert pools.kv.table.pages.shape == (4, 17)
+    assert pools.kv.table.cells.shape == (4, 68)
+
+
+def test_cells_follow_from_pages_and_changes_are_counted():
+    table = PageTable(2, 3, page_size=4)
+    table.enter(1, 0, [5, 2])
+    table.enter(1, 2, [7])
+    assert table.pages.tolist() == [[0, 0, 0], [5, 2, 7]]
+    assert table.cells[1].tolist() == [20, 21, 22, 23, 8, 9, 10, 11, 28, 29, 30, 31]
+    assert table.num_changes == 2
+    table.check_integrity(1, 3)

@@ -86,8 +86,8 @@ def test_what_was_planned_is_what_runs(busy):
     expected = runner._tokens[: plan.shape.logit_rows].clone()
     for slot, state in zip(slots, kept, strict=True):
         runner.restore(slot, state)
-    tables = plan.tables.kv.copy()
-    plan.tables.kv[...] = -1
+    pages, cells = plan.tables.kv.pages.copy(), plan.tables.kv.cells.copy()
+    plan.tables.kv.pages[...] = plan.tables.kv.cells[...] = -1
     answers = [list(request.output_ids) for request in plan.decode]
     for request in plan.decode:
         request.output_ids[:] = [0] * len(request.output_ids)
@@ -95,7 +95,7 @@ def test_what_was_planned_is_what_runs(busy):
     assert torch.equal(runner._tokens[: plan.shape.logit_rows], expected)
     for request, answer in zip(plan.decode, answers, strict=True):
         request.output_ids[:] = answer
-    plan.tables.kv[...] = tables
+    plan.tables.kv.pages[...], plan.tables.kv.cells[...] = pages, cells
     for slot, state in zip(slots, kept, strict=True):
         runner.restore(slot, state)
     busy.engine._postprocess(plan, runner.run(plan))
