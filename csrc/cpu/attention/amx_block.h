@@ -151,11 +151,9 @@ inline bool is_finite(const uint16_t* values, int64_t dim) {
     return found == 0;
 }
 
-// A row of weights to its high and low parts, in place.
-inline void split_weights(float* weights) {
-    __m512 w[PANELS];
-    for (int64_t c = 0; c < PANELS; ++c) w[c] = _mm512_loadu_ps(weights + c * LANES);
-    uint8_t* const to = reinterpret_cast<uint8_t*>(weights);
+// A row of weights as its high and low parts.
+inline void split_weights(const __m512 (&w)[PANELS], float* row) {
+    uint8_t* const to = reinterpret_cast<uint8_t*>(row);
     for (int64_t c = 0; c < PANELS; c += 2) {
         const __m512i high = (__m512i)_mm512_cvtne2ps_pbh(w[c + 1], w[c]);
         const __m256i one = _mm512_castsi512_si256(high), other = _mm512_extracti64x4_epi64(high, 1);
@@ -164,6 +162,60 @@ inline void split_weights(float* weights) {
         };
         _mm512_storeu_si512(to + c * LINE / 2, high);
         _mm512_storeu_si512(to + LOW_PARTS + c * LINE / 2, (__m512i)_mm512_cvtne2ps_pbh(low(w[c + 1], other), low(w[c], one)));
+    }
+}
+
+inline __m512 larger(__m512 a, __m512 b) { return _mm512_maskz_max_ps(0xffff, a, b); }
+
+// The largest lane of each of sixteen registers, by halves: 46 instructions for all, where one register alone takes nine.
+inline __m512 largest_of_each(const __m512 (&x)[LANES]) {
+    __m512 half[8], quarter[4], pair[2];
+    for (int i = 0; i < 8; ++i)
+        half[i] = larger(_mm512_shuffle_f32x4(x[2 * i], x[2 * i + 1], 0x88), _mm512_shuffle_f32x4(x[2 * i], x[2 * i + 1], 0xdd));
+    for (int i = 0; i < 4; ++i) {
+        const __m512 a = half[2 * i], b = half[2 * i + 1];
+        quarter[i] = larger(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+    }
+    for (int i = 0; i < 2; ++i) {
+        const __m512 a = quarter[2 * i], b = quarter[2 * i + 1];
+        pair[i] = larger(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+    }
+    const __m512 all = larger(_mm512_shuffle_ps(pair[0], pair[1], 0x44), _mm512_shuffle_ps(pair[0], pair[1], 0xee));
+    return _mm512_maskz_permutexvar_ps(0xffff, _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), all);
+}
+
+// Scores of at most sixteen rows become split weights; as `weigh`, and with its bits, but the largest scores of all rows come first
+// and together, lest each row wait for its own. `seen` of a row: keys that it sees.
+template <class Seen>
+inline void weigh_rows(float* scores, int64_t rows, float scale, Seen seen, float* largest, float* totals, float* decay) {
+    const __m512 nothing = _mm512_set1_ps(-__builtin_inff()), scales = _mm512_set1_ps(scale);
+    const auto scaled = [&](int64_t r, int64_t c) {
+        const int64_t count = seen(r);
+        const uint64_t kept = count >= BLOCK ? ~uint64_t(0) : (uint64_t(1) << count) - 1;
+        return _mm512_mask_mul_ps(nothing, __mmask16(kept >> c * LANES), _mm512_loadu_ps(scores + r * BLOCK + c * LANES), scales);
+    };
+    __m512 tops[LANES];
+    for (int64_t r = 0; r < LANES; ++r) {
+        tops[r] = nothing;
+        for (int64_t c = 0; r < rows && c < PANELS; ++c) tops[r] = larger(scaled(r, c), tops[r]);
+    }
+    const __mmask16 those = __mmask16((1u << rows) - 1);
+    const __m512 before = _mm512_maskz_loadu_ps(those, largest), after = larger(largest_of_each(tops), before);
+    // Where every score is -inf so far, -inf - -inf must not make a NaN of weights that are zero.
+    const __m512 base = _mm512_mask_mov_ps(after, _mm512_cmp_ps_mask(after, nothing, _CMP_EQ_OQ), _mm512_setzero_ps());
+    alignas(LINE) float bases[LANES], shrunk[LANES];
+    _mm512_store_ps(bases, base);
+    _mm512_store_ps(shrunk, exp2({_mm512_sub_ps(before, base)}).v);
+    _mm512_mask_storeu_ps(largest, those, after);
+    _mm512_mask_storeu_ps(decay, those, _mm512_load_ps(shrunk));
+    for (int64_t r = 0; r < rows; ++r) {
+        __m512 w[PANELS];
+        for (int64_t c = 0; c < PANELS; ++c) w[c] = exp2({_mm512_sub_ps(scaled(r, c), _mm512_set1_ps(bases[r]))}).v;
+        __m512 sums = w[0];
+        for (int64_t c = 1; c < PANELS; ++c) sums = _mm512_add_ps(sums, w[c]);
+        float* const total = totals + r * LANES;
+        _mm512_storeu_ps(total, _mm512_fmadd_ps(_mm512_loadu_ps(total), _mm512_set1_ps(shrunk[r]), sums));
+        split_weights(w, scores + r * BLOCK);
     }
 }
 

@@ -216,12 +216,10 @@ inline void attend_tiles(const Rows& rows, const Workspace& w, int64_t first_key
     stage_key_tiles(keys, count, rows.dim, panels);
     stage_value_tiles(values, count, rows.dim, reinterpret_cast<uint8_t*>(w.values));
     score_tiles(reinterpret_cast<const uint16_t*>(w.q), panels, rows.dim, Heights::of(rows.count), w.scores);
-    for (int64_t r = from; r < rows.count; ++r) {
-        float* const scores = w.scores + r * BLOCK;
-        for (int64_t c = 0; c < BLOCK; c += LANES) store(scores + c, mul(load(scores + c), all(w.scale)));
-        const int64_t seen = smaller_of(count, rows.keys_of(r) - first_key);
-        w.decay[r] = weigh(scores, seen, w.part.largest + r, w.totals + r * LANES);
-        split_weights(scores);
+    for (int64_t r = from; r < rows.count; r += LANES) {
+        const auto seen = [&](int64_t i) { return smaller_of(count, rows.keys_of(r + i) - first_key); };
+        weigh_rows(w.scores + r * BLOCK, smaller_of(LANES, rows.count - r), w.scale, seen, w.part.largest + r, w.totals + r * LANES,
+                   w.decay + r);
     }
     sum_tiles(rows, w, from, first_key, count, values);
 }

@@ -8,6 +8,9 @@
 #include "common/silu_table.h"
 #include "common/vec.h"
 #include "causal_conv/args.h"
+#if defined(OCRQUANT_WITH_AVX512)
+#include "common/bf16_lines.h"
+#endif
 
 namespace ocrquant::OCRQUANT_ISA {
 
@@ -20,6 +23,49 @@ struct Block {
     float weight[TAPS][BLOCK];
     uint16_t before[BEFORE][BLOCK];  // the inputs before the request's first row
 };
+
+#if defined(OCRQUANT_WITH_AVX512)
+
+// Sixteen channels' weights of a tap are every fourth of 64 numbers; each goes to the upper half of its fp32.
+void spread_taps(const uint16_t* weight, Block& block) {
+    const __m512i every_fourth = _mm512_slli_epi32(_mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 44, 48, 52, 56, 60), 16);
+    for (int64_t c = 0; c < block.count; c += 2 * VEC) {
+        const __m512i low = _mm512_loadu_si512(weight + c * TAPS), high = _mm512_loadu_si512(weight + c * TAPS + LINE_NUMBERS);
+        for (int64_t tap = 0; tap < TAPS; ++tap) {
+            const __m512i places = _mm512_add_epi32(every_fourth, _mm512_set1_epi32(int(tap) << 16));
+            const __m512i taps = _mm512_maskz_permutex2var_epi16(0xaaaaaaaau, low, places, high);
+            _mm512_storeu_ps(block.weight[tap] + c, _mm512_castsi512_ps(taps));
+        }
+    }
+}
+
+__m512 sixteen(const uint16_t* from) { return widened16(_mm256_loadu_si256((const __m256i*)from)); }
+
+// As below, and SiLU of the sums, which are places in its table.
+void convolve(const Block& block, const uint16_t* x, int64_t x_stride, int64_t count, uint16_t* out, int64_t out_stride) {
+    const uint16_t* const silu = silu_table();
+    for (int64_t c = 0; c < block.count; c += 2 * VEC) {
+        __m512 weight[TAPS], input[TAPS];
+        for (int64_t tap = 0; tap < TAPS; ++tap) weight[tap] = _mm512_loadu_ps(block.weight[tap] + c);
+        for (int64_t i = 0; i < BEFORE; ++i) input[i] = sixteen(block.before[i] + c);
+        for (int64_t t = 0; t < count; ++t) {
+            input[BEFORE] = sixteen(x + t * x_stride + c);
+            __m512 sum = _mm512_setzero_ps();
+            for (int64_t tap = 0; tap < TAPS; ++tap) sum = sum + weight[tap] * input[tap];
+            const __m512i entries = looked_up(silu, _mm512_cvtepu16_epi32(rounded16(sum)));
+            _mm256_storeu_si256((__m256i*)(out + t * out_stride + c), _mm512_cvtepi32_epi16(entries));
+            for (int64_t i = 0; i < BEFORE; ++i) input[i] = input[i + 1];
+        }
+    }
+}
+
+#else
+
+void spread_taps(const uint16_t* weight, Block& block) {
+    for (int64_t c = 0; c < block.count; ++c) {
+        for (int64_t tap = 0; tap < TAPS; ++tap) block.weight[tap][c] = from_bf16(weight[c * TAPS + tap]);
+    }
+}
 
 // Sixteen channels of an input or a tap, as fp32.
 struct Sixteen {
@@ -34,7 +80,7 @@ struct Sixteen {
     }
 };
 
-// The rounded sums of `count` rows: channels outside and rows inside, so that an input is read and widened once for its four taps.
+// SiLU of the rounded sums of `count` rows: channels outside and rows inside, so that an input is read and widened once for its four taps.
 void convolve(const Block& block, const uint16_t* x, int64_t x_stride, int64_t count, uint16_t* out, int64_t out_stride) {
     for (int64_t c = 0; c < block.count; c += 2 * VEC) {
         Sixteen weight[TAPS], input[TAPS];
@@ -49,7 +95,10 @@ void convolve(const Block& block, const uint16_t* x, int64_t x_stride, int64_t c
             for (int64_t i = 0; i < BEFORE; ++i) input[i] = input[i + 1];
         }
     }
+    for (int64_t t = 0; t < count; ++t) silu_row(out + t * out_stride, block.count, out + t * out_stride);
 }
+
+#endif
 
 void convolve_request(const CausalConvArgs& args, int64_t request, Block& block) {
     const int64_t first = args.q_start[request], count = args.q_start[request + 1] - first, slot = args.slots[request];
@@ -68,7 +117,6 @@ void convolve_request(const CausalConvArgs& args, int64_t request, Block& block)
     const auto input = [&](int64_t t) { return t < BEFORE ? block.before[t] : x + (t - BEFORE) * args.x_stride; };
     uint16_t* const out = args.out + first * args.channels + block.first;
     convolve(block, x, args.x_stride, count, out, args.channels);
-    for (int64_t t = 0; t < count; ++t) silu_row(out + t * args.channels, block.count, out + t * args.channels);
     if (args.record == nullptr) {
         for (int64_t i = 0; i < BEFORE; ++i) memcpy(tail + i * args.channels, input(count + i), bytes);
         return;
@@ -86,10 +134,7 @@ void causal_conv(const CausalConvArgs& args) {
         Block block;
         block.first = chunk * BLOCK;
         block.count = args.channels - block.first < BLOCK ? args.channels - block.first : BLOCK;
-        for (int64_t c = 0; c < block.count; ++c) {
-            for (int64_t tap = 0; tap < TAPS; ++tap)
-                block.weight[tap][c] = from_bf16(args.weight[(block.first + c) * TAPS + tap]);
-        }
+        spread_taps(args.weight + block.first * TAPS, block);
         for (int64_t request = 0; request < args.requests; ++request) convolve_request(args, request, block);
     });
 }

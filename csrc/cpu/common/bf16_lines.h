@@ -56,13 +56,15 @@ inline void store_some(uint16_t* to, Wide32 x, int64_t count) {
     _mm512_mask_storeu_epi16(to, __mmask32((1ull << count) - 1), rounded32(x));
 }
 
-// The sum of 32 lanes in the tree of `sum` in rows.h.
-inline float sum32(Wide32 x) {
-    const __m512 both = _mm512_add_ps(x.a, x.b);
-    const __m256 all = _mm256_add_ps(_mm512_castps512_ps256(both), _mm512_extractf32x8_ps(both, 1));
+// The sum of 16 lanes: halves, their halves, and so on.
+inline float sum16(__m512 x) {
+    const __m256 all = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
     const __m128 half = _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
     const __m128 pair = _mm_add_ps(half, _mm_movehl_ps(half, half));
     return _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)));
 }
+
+// The sum of 32 lanes in the tree of `sum` in rows.h.
+inline float sum32(Wide32 x) { return sum16(_mm512_add_ps(x.a, x.b)); }
 
 }  // namespace ocrquant::OCRQUANT_ISA

@@ -87,10 +87,11 @@ struct Pairs {
     }
 };
 
-// E4M3 codes of 32 numbers that are not NaN, over a scale that all of them are at most 448 of.
-inline __m256i fp8_codes(__m512i numbers, const Divisor& scale, const E4m3& grid) {
+// E4M3 codes of 32 numbers that are not NaN; `quotient` divides magnitudes and gives what rounds to at most 448.
+template <class Quotient>
+inline __m256i fp8_codes(__m512i numbers, Quotient quotient, const E4m3& grid) {
     const Pairs pairs(numbers);
-    const __m512i even = grid.codes(scale.quotient(pairs.even)), odd = grid.codes(scale.quotient(pairs.odd));
+    const __m512i even = grid.codes(quotient(pairs.even)), odd = grid.codes(quotient(pairs.odd));
     const __m512i codes = chosen<0x7fu>(even, _mm512_slli_epi32(odd, 8));
     const __m512i half_signed = chosen<0x80u>(_mm512_srli_epi32(numbers, 8), codes);
     return _mm512_cvtepi32_epi16(chosen<0x8000u>(_mm512_srli_epi32(numbers, 16), half_signed));
@@ -100,12 +101,30 @@ inline __m256i fp8_codes(__m512i numbers, const Divisor& scale, const E4m3& grid
 inline void fp8(const uint16_t* y, int64_t width, float decode_scale, uint8_t* codes) {
     const Divisor scale{_mm512_set1_ps(decode_scale), _mm512_set1_ps(1.0f / decode_scale)};
     const E4m3 grid;
+    const auto quotient = [&](__m512 x) { return scale.quotient(x); };
     int64_t i = 0;
     for (; i + LINE_NUMBERS <= width; i += LINE_NUMBERS)
-        _mm256_storeu_si256((__m256i*)(codes + i), fp8_codes(_mm512_loadu_si512(y + i), scale, grid));
+        _mm256_storeu_si256((__m256i*)(codes + i), fp8_codes(_mm512_loadu_si512(y + i), quotient, grid));
     if (i == width) return;
     const __mmask32 rest = __mmask32((1ull << (width - i)) - 1);
-    _mm256_mask_storeu_epi8(codes + i, rest, fp8_codes(_mm512_maskz_loadu_epi16(rest, y + i), scale, grid));
+    _mm256_mask_storeu_epi8(codes + i, rest, fp8_codes(_mm512_maskz_loadu_epi16(rest, y + i), quotient, grid));
+}
+
+// Codes of numbers over a scale that was chosen before them: what is beyond the largest code gets it. `width` is a multiple of 32. False,
+// with nothing of use written, for an unusual scale and where there is a NaN.
+inline bool saturated_fp8(const uint16_t* x, int64_t width, float decode_scale, uint8_t* codes) {
+    if (!is_usual(decode_scale)) return false;
+    const Divisor scale{_mm512_set1_ps(decode_scale), _mm512_set1_ps(1.0f / decode_scale)};
+    const E4m3 grid;
+    const __m512 most = _mm512_set1_ps(448.0f);
+    __mmask32 nan = 0;
+    for (int64_t i = 0; i < width; i += LINE_NUMBERS) {
+        const __m512i numbers = _mm512_loadu_si512(x + i);
+        nan |= _mm512_cmpgt_epu16_mask(_mm512_and_si512(numbers, all(0x7fff7fffu)), all(0x7f807f80u));
+        const auto quotient = [&](__m512 y) { return _mm512_maskz_min_ps(0xffff, scale.quotient(y), most); };
+        _mm256_storeu_si256((__m256i*)(codes + i), fp8_codes(numbers, quotient, grid));
+    }
+    return nan == 0;
 }
 
 // Two blocks; or the first one alone, and zeros.

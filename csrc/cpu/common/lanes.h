@@ -8,6 +8,9 @@
 #include <cstring>
 
 #include "common/numbers.h"
+#if defined(OCRQUANT_WITH_AVX512)
+#include "common/bf16_lines.h"
+#endif
 
 namespace ocrquant::OCRQUANT_ISA::wide {
 
@@ -126,7 +129,11 @@ inline Lanes raised(const Lanes& y, const Lanes& shifted, const Lanes& x, float 
 // shift leaves it a NaN.
 inline Lanes exp2(Lanes x) {
     constexpr float LEAST = -100.f, ROUND = 12582912.f;
+#if defined(OCRQUANT_WITH_AVX512)
+    const Lanes bounded = x;  // what goes wrong below is not kept
+#else
     const Lanes bounded = larger(all(LEAST), x);
+#endif
     const Lanes shifted = add(bounded, all(ROUND));
     const Lanes f = sub(bounded, sub(shifted, all(ROUND)));
     Lanes y = all(1.535336188319500e-4f);
@@ -139,6 +146,10 @@ inline Lanes exp2(Lanes x) {
     return raised(y, shifted, x, LEAST);
 }
 
+// Halves, their halves, and so on. By way of memory each step waits for the one before it to be stored.
+#if defined(OCRQUANT_WITH_AVX512)
+inline float sum(Lanes x) { return sum16(x.v); }
+#else
 inline float sum(Lanes x) {
     float parts[LANES];
     store(parts, x);
@@ -147,6 +158,7 @@ inline float sum(Lanes x) {
     }
     return parts[0];
 }
+#endif
 
 // The largest lane; a NaN may or may not be passed over.
 inline float largest(Lanes x) {

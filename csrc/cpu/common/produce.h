@@ -28,13 +28,21 @@ inline void for_rows(int64_t rows, int64_t width, Function f) {
     });
 }
 
+// compute(first, last, y): some whole rows of the result, bf16.
+template <class Compute>
+inline void produce_some_rows(int64_t rows, int64_t width, const OperandRows& out, Compute compute) {
+    for_some_rows(rows, width, [&](int64_t first, int64_t last) {
+        uint16_t* const y = out.plain ? out.plain + first * width : static_cast<uint16_t*>(scratch(1, (last - first) * width * 2));
+        compute(first, last, y);
+        emit_rows(out, first, last - first, y, width);
+    });
+}
+
 // compute(r, y): the whole row r of the result, bf16.
 template <class Compute>
 inline void produce_rows(int64_t rows, int64_t width, const OperandRows& out, Compute compute) {
-    for_some_rows(rows, width, [&](int64_t first, int64_t last) {
-        uint16_t* const y = out.plain ? out.plain + first * width : static_cast<uint16_t*>(scratch(1, (last - first) * width * 2));
+    produce_some_rows(rows, width, out, [&](int64_t first, int64_t last, uint16_t* y) {
         for (int64_t r = first; r < last; ++r) compute(r, y + (r - first) * width);
-        emit_rows(out, first, last - first, y, width);
     });
 }
 

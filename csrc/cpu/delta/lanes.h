@@ -4,6 +4,10 @@
 #include <cstdint>
 #include <cstring>
 
+#if defined(OCRQUANT_WITH_AVX512)
+#include "common/bf16_lines.h"
+#endif
+
 namespace ocrquant::OCRQUANT_ISA::delta {
 
 #if defined(OCRQUANT_WITH_AVX512)
@@ -38,13 +42,18 @@ inline Lanes held(Lanes x) {
     return x;
 }
 
+// Halves, their halves, and so on. By way of memory each step waits for the one before it to be stored.
 inline float total(Lanes x) {
+#if defined(OCRQUANT_WITH_AVX512)
+    return sum16((__m512)x);
+#else
     float parts[LANES];
     store(parts, x);
     for (int64_t width = LANES / 2; width > 0; width /= 2) {
         for (int64_t i = 0; i < width; ++i) parts[i] += parts[i + width];
     }
     return parts[0];
+#endif
 }
 
 // to[j] += total(x[j])

@@ -4,6 +4,9 @@
 #include "common/pool.h"
 #include "common/rows.h"
 #include "local_convolution/args.h"
+#if defined(OCRQUANT_WITH_AVX512)
+#include "common/row_lines.h"
+#endif
 
 namespace ocrquant::OCRQUANT_ISA {
 
@@ -27,6 +30,18 @@ struct Row {
         return sum;
     }
 
+#if defined(OCRQUANT_WITH_AVX512)
+    // 32 channels of one or two groups.
+    void line(int64_t c, uint16_t* out) const {
+        Wide32 sum = all32(0.0f);
+        for (int64_t t = 0; t < taps; ++t) {
+            const Wide32 own{_mm512_set1_ps(added_to(t, c)), _mm512_set1_ps(added_to(t, c + LINE_NUMBERS / 2))};
+            sum = sum + (widen32(a.base + t * a.width + c) + own) * widen32(y - t * a.width + c);
+        }
+        store32(out, sum);
+    }
+#endif
+
     float one(int64_t c) const {
         float sum = 0.f;
         for (int64_t t = 0; t < taps; ++t)
@@ -45,6 +60,9 @@ void local_convolution(const LocalConvolutionArgs& a) {
         const Row row{a, a.y + r * a.width, a.added + r * a.added_row, taps, groups};
         uint16_t* const out = a.out + r * a.width;
         int64_t c = 0;
+#if defined(OCRQUANT_WITH_AVX512)
+        for (; a.group % (LINE_NUMBERS / 2) == 0 && c + LINE_NUMBERS <= a.width; c += LINE_NUMBERS) row.line(c, out + c);
+#endif
         for (; is_even && c + TURN <= a.width; c += TURN) store_turn(each([&](int i) { return row.part(c + i * VEC); }), out + c);
         for (; c < a.width; ++c) out[c] = to_bf16(row.one(c));
     });

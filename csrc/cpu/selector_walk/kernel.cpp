@@ -15,6 +15,16 @@ using namespace wide;
 
 constexpr float NOTHING = -__builtin_inff();
 
+Lanes widened(const uint16_t* from) {
+#if defined(OCRQUANT_WITH_AVX512)
+    return {widened16(_mm256_loadu_si256((const __m256i*)from))};
+#else
+    float wide[LANES];
+    for (int64_t j = 0; j < LANES; ++j) wide[j] = from_bf16(from[j]);
+    return load(wide);
+#endif
+}
+
 struct Candidate {
     float logit;
     int32_t token;
@@ -46,13 +56,64 @@ void top_of(const float* logits, int64_t count, int64_t top_k, Candidate* found)
     }
 }
 
+#if defined(OCRQUANT_WITH_AVX512)
+
+constexpr int64_t FEW = 128, EIGHT = 8;
+
+// The same where there are few candidates: nothing below the least of sixteen lanes' largest logits is among the first sixteen, which
+// leaves some 54 of any number of logits in no order. Each one's place is how many come before it: no step waits for another. False,
+// with nothing found, where equals or a short row leave too many.
+bool few_of(const float* logits, int64_t count, int64_t top_k, Candidate* found) {
+    Lanes top = all(NOTHING);
+    for (int64_t first = 0; first < count; first += LANES) top = larger(sixteen(logits + first, count - first), top);
+    const float lowest = _mm512_reduce_min_ps(top.v);
+    if (lowest == NOTHING) return false;
+    const __m512 least = _mm512_set1_ps(lowest);
+    alignas(64) int32_t tokens[FEW + LANES];
+    int64_t held = 0;
+    const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    for (int64_t first = 0; first < count; first += LANES) {
+        const __mmask16 kept = _mm512_cmp_ps_mask(sixteen(logits + first, count - first).v, least, _CMP_GE_OQ);
+        _mm512_storeu_si512(tokens + held, _mm512_maskz_compress_epi32(kept, _mm512_add_epi32(lanes, _mm512_set1_epi32(int32_t(first)))));
+        held += __builtin_popcount(kept);
+        if (held > FEW) return false;
+    }
+    // A key of 64 bits: the logit so that it orders as an integer, and the earlier token as the larger one.
+    alignas(64) int64_t keys[FEW + EIGHT];
+    for (int64_t i = 0; i < held; ++i) {
+        const int32_t bits = int32_t(bits_from_float(logits[tokens[i]] + 0.f));  // zeros are equal
+        keys[i] = int64_t(bits < 0 ? bits ^ 0x7fffffff : bits) * (int64_t(1) << 32) + (FEW - i);
+    }
+    _mm512_storeu_si512(keys + held, _mm512_setzero_si512());
+    for (int64_t first = 0; first < held; first += EIGHT) {
+        const __m512i key = _mm512_load_si512(keys + first);
+        __m512i before = _mm512_setzero_si512();
+        for (int64_t i = 0; i < held; ++i)
+            before = _mm512_mask_add_epi64(before, _mm512_cmpgt_epi64_mask(_mm512_set1_epi64(keys[i]), key), before, _mm512_set1_epi64(1));
+        alignas(64) int64_t place[EIGHT];
+        _mm512_store_si512(place, before);
+        for (int64_t e = 0; e < EIGHT && first + e < held; ++e) {
+            const int32_t token = tokens[first + e];
+            if (place[e] < top_k) found[place[e]] = {logits[token], token};
+        }
+    }
+    return true;
+}
+
+#else
+
+bool few_of(const float*, int64_t, int64_t, Candidate*) { return false; }
+
+#endif
+
 // sum over the rank of before * successor, `before` padded with zeros to whole lanes.
 float dot(const float* before, const uint16_t* successor, int64_t rank) {
-    float lanes[LANES] = {};
+    Lanes sums = all(0.f);
     int64_t i = 0;
-    for (; i + LANES <= rank; i += LANES) {
-        for (int64_t j = 0; j < LANES; ++j) lanes[j] += before[i + j] * from_bf16(successor[i + j]);
-    }
+    for (; i + LANES <= rank; i += LANES) sums = add(sums, mul(load(before + i), widened(successor + i)));
+    if (i == rank) return sum(sums);
+    float lanes[LANES];
+    store(lanes, sums);
     for (int64_t j = 0; i + j < rank; ++j) lanes[j] += before[i + j] * from_bf16(successor[i + j]);
     return sum(load(lanes));
 }
@@ -80,7 +141,10 @@ void walk(const SelectorWalkArgs& a, int64_t first, const Candidate* candidates,
 void selector_walk(const SelectorWalkArgs& a) {
     auto* const candidates = static_cast<Candidate*>(scratch(0, a.rows * a.top_k * int64_t(sizeof(Candidate))));
     parallel_for(a.rows, a.rows * a.vocabulary < 1 << 16, [&](int64_t r) {
-        if (r % a.block != 0) top_of(a.logits + r * a.vocabulary, a.vocabulary, a.top_k, candidates + r * a.top_k);
+        if (r % a.block == 0) return;
+        const float* const logits = a.logits + r * a.vocabulary;
+        Candidate* const found = candidates + r * a.top_k;
+        if (a.top_k > LANES || !few_of(logits, a.vocabulary, a.top_k, found)) top_of(logits, a.vocabulary, a.top_k, found);
     });
     parallel_for(a.rows / a.block, a.rows * a.top_k * a.rank < 1 << 16, [&](int64_t b) {
         walk(a, b * a.block, candidates, static_cast<float*>(scratch(1, a.rank * int64_t(sizeof(float)))));

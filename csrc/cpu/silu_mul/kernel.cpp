@@ -10,22 +10,36 @@ namespace ocrquant::OCRQUANT_ISA {
 
 namespace {
 
-// y = round(y x)
-void product(uint16_t* y, const uint16_t* x, int64_t count) {
 #if defined(OCRQUANT_WITH_AVX512)
-    for_lines(count, [&](int64_t i, int64_t n) { store_columns(y + i, columns(y + i, n) * columns(x + i, n), n); });
-#else
-    map(y, count, [](Turn a, Turn b) { return a * b; }, y, x);
-#endif
+
+// The entries of the table for bf16 numbers that were widened, widened.
+__m512 entries(const uint16_t* table, __m512 x) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(looked_up(table, _mm512_srli_epi32(_mm512_castps_si512(x), 16)), 16));
 }
+
+void part(const uint16_t* gate, const uint16_t* up, int64_t count, uint16_t* y) {
+    const uint16_t* const table = silu_table();
+    for_lines(count, [&](int64_t i, int64_t n) {
+        const Wide32 g = columns(gate + i, n);
+        store_columns(y + i, Wide32{entries(table, g.a), entries(table, g.b)} * columns(up + i, n), n);
+    });
+}
+
+#else
+
+void part(const uint16_t* gate, const uint16_t* up, int64_t count, uint16_t* y) {
+    silu_row(gate, count, y);
+    map(y, count, [](Turn g, Turn x) { return g * x; }, y, up);
+}
+
+#endif
 
 }  // namespace
 
 void silu_mul(const SiluMulArgs& a) {
     produce_parts(a.rows, a.width, BLOCK, a.out, [&](int64_t r, int64_t first, int64_t last, uint16_t* y) {
         const uint16_t* const gate = a.gate_up + r * a.stride + first;
-        silu_row(gate, last - first, y + first);
-        product(y + first, gate + a.width, last - first);
+        part(gate, gate + a.width, last - first, y + first);
     });
 }
 

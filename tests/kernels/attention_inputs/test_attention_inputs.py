@@ -171,7 +171,8 @@ def test_float64_is_kept() -> None:
 
 @pytest.mark.parametrize("cache", [torch.bfloat16, torch.uint8])
 @pytest.mark.parametrize(
-    ("head_dim", "rotated", "norm"), [(256, 64, True), (72, 72, True), (128, 128, False)]
+    ("head_dim", "rotated", "norm"),
+    [(256, 64, True), (72, 72, True), (128, 128, False), (64, 32, True), (64, 64, True), (96, 48, True)],
 )
 def test_the_plain_build_has_the_same_bits(cache, head_dim, rotated, norm) -> None:
     c = case(head_dim=head_dim, rotated=rotated, norm=norm)
@@ -186,7 +187,7 @@ def test_the_plain_build_has_the_same_bits(cache, head_dim, rotated, norm) -> No
         assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("scale", [1.0, 0.0371])
+@pytest.mark.parametrize("scale", [1.0, 0.0371, 3.3e-30])
 def test_every_bf16_value_gets_the_code_of_the_format(scale) -> None:
     every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
     rows = every.view(-1, 1, 256)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import Tensor
@@ -39,6 +41,18 @@ def test_equals_the_reference():
 def test_equals_the_reference_without_wide_registers():
     with plain_instructions():
         check_against_reference()
+
+
+def test_the_plain_build_has_the_same_bits():
+    x, weight = random(40, CHANNELS), random(CHANNELS, 4, seed=1)
+    x[3, 5], x[20, 100] = float("nan"), float("inf")
+    found = []
+    for build in (nullcontext, plain_instructions):
+        out, tail = torch.empty_like(x), random(1, 3, CHANNELS, seed=2)
+        with build():
+            causal_conv(x, weight, tail, i32(0, 40), i32(0), i32(0), out)
+        found.append(out)
+    assert same_bits(*found)
 
 
 @pytest.mark.parametrize("count", [1, 2])

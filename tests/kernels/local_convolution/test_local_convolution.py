@@ -7,6 +7,7 @@ from ocrquant.drafter.convolution import LocalConvolution
 from ocrquant.errors import ShapeError
 from ocrquant.kernels.local_convolution import local_convolution
 from ocrquant.kernels.local_convolution.reference import local_convolution_reference
+from tests.kernels.delta_making import plain_instructions
 
 BF16 = torch.bfloat16
 OPS = pytest.mark.parametrize("op", [local_convolution, local_convolution_reference])
@@ -60,6 +61,16 @@ def test_native_rounds_once():
     steps = (out.view(torch.int16).int() - exact.to(BF16).view(torch.int16).int()).abs()
     assert int(steps.max()) <= 1
     assert float((steps > 0).float().mean()) < 1e-2
+
+
+@pytest.mark.parametrize(("width", "group"), [(48, 16), (192, 32), (48, 8), (40, 4), (96, 48)])
+def test_the_plain_build_has_the_same_bits(width, group):
+    y, base, added = case(rows=32, width=width, group=group, taps=3)
+    best, plain = torch.empty_like(y), torch.empty_like(y)
+    local_convolution(y, base, added, 16, 1, best)
+    with plain_instructions():
+        local_convolution(y, base, added, 16, 1, plain)
+    assert torch.equal(best, plain)
 
 
 def test_other_blocks_change_nothing():

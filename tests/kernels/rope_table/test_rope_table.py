@@ -104,6 +104,16 @@ def test_the_native_table_holds_the_nearest_values(dtype) -> None:
         assert torch.equal(one, exact.float().to(dtype).float())
 
 
+@pytest.mark.parametrize("largest", [300_000, 30_000_000])
+def test_far_positions_hold_the_nearest_values(largest) -> None:
+    """Also beyond the angles that are reduced in registers."""
+    where, inv_freq = positions(500, axes=1, largest=largest), 10000.0 ** -(torch.arange(20) / 20)
+    got = table(where, inv_freq, [0] * 20, torch.float32, rope_table)
+    angle = (where[[0] * 20].float().mT * inv_freq).double()
+    for one, exact in zip(got, (angle.cos(), angle.sin()), strict=True):
+        assert torch.equal(one, exact.float())
+
+
 def test_the_native_table_is_that_of_the_text_models_but_for_ties() -> None:
     embedding, where = paddle(), positions(2000)
     axis = [0] * 16 + [1] * 24 + [2] * 24

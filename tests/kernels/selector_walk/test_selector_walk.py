@@ -7,6 +7,7 @@ from ocrquant.drafter.selector import CandidateSelector
 from ocrquant.errors import ShapeError
 from ocrquant.kernels.selector_walk import selector_walk
 from ocrquant.kernels.selector_walk.reference import selector_walk_reference
+from tests.kernels.delta_making import plain_instructions
 
 BF16 = torch.bfloat16
 OPS = pytest.mark.parametrize("op", [selector_walk, selector_walk_reference])
@@ -74,6 +75,40 @@ def test_is_the_selector_of_the_drafter(vocab, top_k, rank):
         assert torch.equal(torch.tensor(walked).view(blocks, block)[:, 1:], expected)
         assert torch.equal(torch.tensor(alone).view(blocks, block)[:, 1:], logits[:, 1:].argmax(-1))
     assert not torch.equal(expected, logits[:, 1:].argmax(-1)), "the selector changed nothing"
+
+
+def _few(generator, shape):
+    return torch.randint(0, 4, shape, generator=generator).float()  # more equals than there is room for
+
+
+def _halves(generator, shape):
+    return (torch.randn(shape, generator=generator) * 4).round() / 2
+
+
+def _broken(generator, shape):
+    x = torch.randn(shape, generator=generator)
+    x[torch.rand(shape, generator=generator) < 0.5] = NAN
+    x[torch.rand(shape, generator=generator) < 0.2] = -INF
+    return x
+
+
+def _zeros_of_both_signs(generator, shape):
+    return (
+        torch.randint(0, 2, shape, generator=generator).float() * -0.0
+        - (torch.rand(shape, generator=generator) < 0.9).float()
+    )
+
+
+@pytest.mark.parametrize("logits_of", [_few, _halves, _broken, _zeros_of_both_signs])
+@pytest.mark.parametrize(("vocab", "top_k"), [(320, 16), (320, 17), (37, 9), (3000, 16), (15, 15)])
+def test_the_plain_build_walks_the_same_way(logits_of, vocab, top_k):
+    generator = torch.Generator().manual_seed(vocab)
+    logits = logits_of(generator, (48, vocab))
+    gate = torch.randn(48, 24, generator=generator).to(BF16)
+    books = [torch.randn(vocab, 24, generator=generator).to(BF16) for _ in range(2)]
+    found = walk(selector_walk, logits, gate, books, [3] * 48, 16, top_k)
+    with plain_instructions():
+        assert walk(selector_walk, logits, gate, books, [3] * 48, 16, top_k) == found
 
 
 def test_refuses_what_its_contract_excludes():
