@@ -186,14 +186,14 @@ def _arm(
         for n, holding in enumerate(holdings)
     )
     for request in requests:
-        request.append(1, 0.0)
+        request.extend((1,), (0.0,))
         request.num_computed = len(request.prompt)
 
     def run() -> None:
         for _ in range(STEPS_PER_REPEAT):
             builder.build(Plan((), requests, (), tables))
             for request in requests:
-                request.append(1, 0.0)
+                request.extend((1,), (0.0,))
                 request.num_computed += 1
 
     return run

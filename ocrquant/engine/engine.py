@@ -287,19 +287,21 @@ class Engine:
         """Takes what the target chose behind right guesses, and lets the runner undo the other rows."""
         if not plan.drafted:
             return []
-        outputs, accepted, size = [], [], plan.shape.window
-        for number, window in enumerate(plan.drafted):
-            rows = slice(number * size, (number + 1) * size)
-            count = 1 + num_accepted(window.drafts, tokens[rows])
-            accepted.append(count)
-            window.request.num_computed += count
-            alone = min(count, num_accepted(window.alone, tokens[rows])) if window.alone else count - 1
-            for counts in (window.request.drafts, self.statistics.drafts):
-                counts.add(window.num_guessed, count, alone)
-        self._accepted = [count - 1 for count in accepted]
-        self._runner.commit(plan, accepted)
-        for number, (window, count) in enumerate(zip(plan.drafted, accepted, strict=True)):
-            rows = slice(number * size, number * size + count)
+        starts = range(0, len(tokens), plan.shape.window)
+        self._accepted = []
+        for (request, drafts, num_guessed, by_slots), start in zip(plan.drafted, starts, strict=True):
+            chosen = tokens[start : start + len(drafts)]
+            right = num_accepted(drafts, chosen)
+            # What comes behind the first wrong guess of the slots is not known.
+            alone = min(1 + right, num_accepted(by_slots, chosen)) if by_slots else right
+            self._accepted.append(right)
+            request.num_computed += 1 + right
+            request.drafts.add(num_guessed, 1 + right, alone)
+            self.statistics.drafts.add(num_guessed, 1 + right, alone)
+        self._runner.commit(plan, [1 + right for right in self._accepted])
+        outputs = []
+        for window, start, right in zip(plan.drafted, starts, self._accepted, strict=True):
+            rows = slice(start, start + 1 + right)
             outputs.append(self._accept(window.request, tokens[rows], gaps[rows]))
         return outputs
 

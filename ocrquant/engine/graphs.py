@@ -43,7 +43,7 @@ class BatchClasses:
 
     def pad(self, shape: PlanShape) -> PlanShape:
         """The shape that a step is computed in: its class, or its own where it is of two kinds."""
-        if not _is_of_one_kind(shape):
+        if not self.sizes or not _is_of_one_kind(shape):
             return shape
         count = shape.drafted or shape.decode
         size = self.size_of(count)
@@ -55,7 +55,7 @@ class BatchClasses:
 
     def has(self, shape: PlanShape) -> bool:
         """Whether a shape is that of a class."""
-        return _is_of_one_kind(shape) and (shape.drafted or shape.decode) in self.sizes
+        return bool(self.sizes) and _is_of_one_kind(shape) and (shape.drafted or shape.decode) in self.sizes
 
     def shapes(self) -> Iterator[PlanShape]:
         """Every class, the largest first, so that smaller ones fit into memory that captures share."""

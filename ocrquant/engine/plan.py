@@ -6,9 +6,9 @@ The border between policy and computation: a `Plan` holds no tensor, a `Runner` 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -30,9 +30,8 @@ class Snapshot(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    """Rows of one request to verify: its last known token, then drafted ones.
+class Window(NamedTuple):
+    """Rows of one request to verify: its last known token, then drafted ones; made in every step.
 
     Attributes:
         request: All of its known tokens but the last are computed.
@@ -133,10 +132,16 @@ class PlanShape:
 
 
 @lru_cache(maxsize=1024)
-def _single_rows(count: int) -> PlanShape:
-    """The shape of nearly every step, made once for each number of requests."""
+def _without_prompts(drafted: int, window: int, decode: int) -> PlanShape:
+    """The shape of nearly every step, made once for each way to go on."""
     return PlanShape(
-        drafted=0, window=0, decode=count, prefill_rows=0, prefill=0, logit_rows=count, images=False
+        drafted=drafted,
+        window=window,
+        decode=decode,
+        prefill_rows=0,
+        prefill=0,
+        logit_rows=drafted * window + decode,
+        images=False,
     )
 
 
@@ -170,21 +175,19 @@ class Plan:
     shape: PlanShape = field(init=False)
 
     def __post_init__(self) -> None:
-        if not (self.drafted or self.prefill):
-            object.__setattr__(self, "shape", _single_rows(len(self.decode)))
-            return
         window = 1 + len(self.drafted[0].drafts) if self.drafted else 0
-        assert all(1 + len(w.drafts) == window for w in self.drafted), "windows have one length"
-        assert sorted(self.prefill, key=lambda c: not c.samples) == list(self.prefill), "sampled chunks first"
-        shape = PlanShape(
-            drafted=len(self.drafted),
-            window=window,
-            decode=len(self.decode),
-            prefill_rows=sum(chunk.num_rows for chunk in self.prefill),
-            prefill=len(self.prefill),
-            logit_rows=len(self.drafted) * window + len(self.decode) + sum(c.samples for c in self.prefill),
-            images=any(c.request.prompt.image_runs(c.start, c.end) for c in self.prefill),
-        )
+        assert all([1 + len(w.drafts) == window for w in self.drafted]), "windows have one length"
+        shape = _without_prompts(len(self.drafted), window, len(self.decode))
+        if self.prefill:
+            in_order = sorted(self.prefill, key=lambda c: not c.samples) == list(self.prefill)
+            assert in_order, "sampled chunks first"
+            shape = replace(
+                shape,
+                prefill_rows=sum(chunk.num_rows for chunk in self.prefill),
+                prefill=len(self.prefill),
+                logit_rows=shape.logit_rows + sum(c.samples for c in self.prefill),
+                images=any(c.request.prompt.image_runs(c.start, c.end) for c in self.prefill),
+            )
         object.__setattr__(self, "shape", shape)
 
     @property

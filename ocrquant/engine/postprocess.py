@@ -34,22 +34,34 @@ class Postprocessor:
             tokens: At least one, in order.
             gaps: Of each token.
         """
-        known, text = len(request.output_ids), ""
-        for token, gap in zip(tokens, gaps, strict=True):
+        known, begin, text = len(request.output_ids), 0, ""
+        tokens = tokens[: request.limit - request.num_generated]
+        end = len(tokens) if request.sampling.ignore_eos else self._place_of_end(tokens)
+        while begin < end and request.finish_reason is None:
+            part = slice(begin, min(end, begin + _num_unchecked(request)))
+            text += self._append(request, tokens[part], gaps[part])
+            begin = part.stop
+        if end < len(tokens) and request.finish_reason is None:
             request.num_generated += 1
-            if token in self.end_ids and not request.sampling.ignore_eos:
-                request.finish_reason = FinishReason.END
-                break
-            request.append(token, gap)
-            if self.vocabulary is not None:
-                text += request.stream.push(self.vocabulary.piece(token))
-            request.finish_reason = _reason(request)
-            if request.finish_reason is not None:
-                break
+            request.finish_reason = FinishReason.END
         new_ids = tuple(request.output_ids[known:])
         if request.finish_reason is None:
             return RequestOutput(request.id, new_ids, text)
         return self.close(request, new_ids, text)
+
+    def _place_of_end(self, tokens: Sequence[int]) -> int:
+        """Of the first end token; behind the last token where there is none."""
+        if self.end_ids.isdisjoint(tokens):
+            return len(tokens)
+        return next(place for place, token in enumerate(tokens) if token in self.end_ids)
+
+    def _append(self, request: Request, tokens: Sequence[int], gaps: Sequence[float]) -> str:
+        """Adds tokens none of which ends the answer by itself, and looks whether it ends; their text."""
+        request.extend(tokens, gaps)
+        request.num_generated += len(tokens)
+        new = "" if self.vocabulary is None else request.stream.push(self.vocabulary.join(tokens))
+        request.finish_reason = _reason(request)
+        return new
 
     @staticmethod
     def close(request: Request, new_ids: tuple[int, ...] = (), new_text: str = "") -> RequestOutput:
@@ -74,6 +86,15 @@ class Postprocessor:
             drafts=request.drafts,
         )
         return RequestOutput(request.id, new_ids, new_text, result)
+
+
+def _num_unchecked(request: Request) -> int:
+    """How many tokens may come until it matters whether the answer ends: stop strings may end in any."""
+    if request.sampling.stop:
+        return 1
+    if request.sampling.stop_at_loop:
+        return LOOP_CHECK_EVERY - request.num_generated % LOOP_CHECK_EVERY
+    return request.limit
 
 
 def _reason(request: Request) -> FinishReason | None:

@@ -5,6 +5,7 @@ Knows tokens, counts and states; the scheduler moves it on. Holds no tensor.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from itertools import zip_longest
@@ -98,10 +99,14 @@ class DraftCounts:
         self.num_guessed += guessed
         self.num_accepted += accepted
         self.num_alone += alone
-        for counts, length in ((self.tried, min(accepted + 1, guessed)), (self.survived, accepted)):
-            counts += [0] * (length - len(counts))
-            for place in range(length):
-                counts[place] += 1
+        tried = min(accepted + 1, guessed)
+        self.tried += [0] * (tried - len(self.tried))
+        self.survived += [0] * (accepted - len(self.survived))
+        for place in range(accepted):
+            self.tried[place] += 1
+            self.survived[place] += 1
+        if tried > accepted:
+            self.tried[accepted] += 1
 
     def merge(self, other: DraftCounts) -> None:
         """Counts the windows of others too."""
@@ -184,11 +189,11 @@ class Request:
     def __post_init__(self) -> None:
         self.num_tokens = len(self.prompt) + len(self.output_ids)
 
-    def append(self, token: int, gap: float) -> None:
-        """Adds a token to the answer."""
-        self.output_ids.append(token)
-        self.gaps.append(gap)
-        self.num_tokens += 1
+    def extend(self, tokens: Sequence[int], gaps: Sequence[float]) -> None:
+        """Adds tokens to the answer."""
+        self.output_ids += tokens
+        self.gaps += gaps
+        self.num_tokens += len(tokens)
 
     @property
     def slot(self) -> int:

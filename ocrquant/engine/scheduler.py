@@ -175,15 +175,14 @@ class Scheduler:
         proposed = drafts.propose(able, most, self._tables)
         self.draft_us = (time.perf_counter_ns() - began) / 1000
         length = max(map(len, proposed))
-        windowed = set()
         alone = drafts.alone or [()] * len(able)
         for request, guesses, by_slots in zip(able, proposed, alone, strict=True):
             if guesses:
                 # Windows have one length; what fills one up counts only where it happens to be right.
                 filled = guesses + guesses[-1:] * (length - len(guesses))
                 draft.windows.append(Window(request, filled, len(guesses), by_slots))
-                windowed.add(request.number)
-        draft.decode = [request for request in draft.decode if request.number not in windowed]
+        windowed = {window.request for window in draft.windows}
+        draft.decode = [request for request in draft.decode if request not in windowed]
 
     def _has_room(self, request: Request, most: int) -> bool:
         """Whether there is room for so many guesses; takes it."""

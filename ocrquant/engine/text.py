@@ -43,7 +43,7 @@ class TextStream:
         return "".join(self._parts)
 
     def push(self, piece: bytes) -> str:
-        """Takes the bytes of the next token; gives the text that has become certain."""
+        """Takes the bytes of the next token, or of several; gives the text that has become certain."""
         assert not self.stopped, "nothing follows a stop string"
         new = self._decoder.decode(piece)
         if self._strip_space and new:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +38,10 @@ class Vocabulary:
     def piece(self, token: int) -> bytes:
         """Bytes of a token; none for an id beyond the vocabulary, which an output head may be padded with."""
         return self.pieces[token] if token < len(self.pieces) else b""
+
+    def join(self, tokens: Iterable[int]) -> bytes:
+        """Bytes of tokens one after another."""
+        return b"".join(map(self.piece, tokens))
 
 
 def read_vocabulary(tokenizer: PreTrainedTokenizerBase) -> Vocabulary:

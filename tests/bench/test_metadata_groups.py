@@ -26,7 +26,7 @@ def decode_plan(config):
     for number, length in enumerate((9, 12, 30)):
         request = Request(str(number), number, text_prompt([1] * length, 3), SamplingParams(), 9)
         request.holding, request.num_computed = pools.take(40), length
-        request.append(7, 0.0)
+        request.extend((7,), (0.0,))
         requests.append(request)
     return Plan((), tuple(requests), (), Tables(pools.kv.table, pools.drafter.table))
 

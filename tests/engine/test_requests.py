@@ -138,7 +138,7 @@ def test_digests_name_tokens_positions_and_images():
 def test_known_tokens_across_the_border_of_prompt_and_answer():
     request = Request("a", 0, text_prompt([1, 2, 3], 3), SamplingParams(), 9)
     for token in (4, 5, 6):
-        request.append(token, 0.5)
+        request.extend((token,), (0.5,))
     assert request.num_tokens == 6
     whole = [1, 2, 3, 4, 5, 6]
     for start in range(6):

@@ -178,26 +178,28 @@ class StatePool(ABC):
                 "state: commit", expected=f"a window of {len(slots)} requests", given=given, fix="begin it"
             )
         self._open = None
-        where, counts = self._as_tensor(slots, 0), self._as_tensor(accepted, 1)
-
-        def launch() -> None:
-            commit_tail(self.tail, self.inputs, where, counts)
-            self._commit(where, counts)
-
+        count = len(slots)
         if capture is None:
-            launch()
+            self._keep(self._as_tensor(slots, 0), self._as_tensor(accepted, 1))
             return
-        program = self._programs.get(len(slots))
+        assert self._staged_here is not None, "what is native runs on a CPU"
+        self._staged_here[0, :count], self._staged_here[1, :count] = slots, accepted
+        program = self._programs.get(count)
         if program is None:
-            program = self._programs[len(slots)] = capture(launch)
+            staged = self._staged[0, :count], self._staged[1, :count]
+            program = self._programs[count] = capture(lambda: self._keep(*staged))
         program()
+
+    def _keep(self, slots: Tensor, accepted: Tensor) -> None:
+        commit_tail(self.tail, self.inputs, slots, accepted)
+        self._commit(slots, accepted)
 
     @abstractmethod
     def _commit(self, slots: Tensor, accepted: Tensor) -> None:
         """The recurrent states' part of `commit`."""
 
     def _as_tensor(self, values: Numbers, row: int) -> Tensor:
-        """Numbers of the host go to a buffer that lives as long as a captured program may."""
+        """Numbers of the host go to a buffer of the device."""
         if isinstance(values, Tensor):
             return values
         staged = self._staged[row, : len(values)]
