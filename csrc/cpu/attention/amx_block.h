@@ -194,13 +194,21 @@ inline void weigh_rows(float* scores, int64_t rows, float scale, Seen seen, floa
         const uint64_t kept = count >= BLOCK ? ~uint64_t(0) : (uint64_t(1) << count) - 1;
         return _mm512_mask_mul_ps(nothing, __mmask16(kept >> c * LANES), _mm512_loadu_ps(scores + r * BLOCK + c * LANES), scales);
     };
-    __m512 tops[LANES];
-    for (int64_t r = 0; r < LANES; ++r) {
-        tops[r] = nothing;
-        for (int64_t c = 0; r < rows && c < PANELS; ++c) tops[r] = larger(scaled(r, c), tops[r]);
+    const auto top = [&](int64_t r) {
+        __m512 most = nothing;
+        for (int64_t c = 0; c < PANELS; ++c) most = larger(scaled(r, c), most);
+        return most;
+    };
+    __m512 tops;
+    if (rows == 1) {
+        tops = _mm512_set1_ps(_mm512_reduce_max_ps(top(0)));
+    } else {
+        __m512 each[LANES];
+        for (int64_t r = 0; r < LANES; ++r) each[r] = r < rows ? top(r) : nothing;
+        tops = largest_of_each(each);
     }
     const __mmask16 those = __mmask16((1u << rows) - 1);
-    const __m512 before = _mm512_maskz_loadu_ps(those, largest), after = larger(largest_of_each(tops), before);
+    const __m512 before = _mm512_maskz_loadu_ps(those, largest), after = larger(tops, before);
     // Where every score is -inf so far, -inf - -inf must not make a NaN of weights that are zero.
     const __m512 base = _mm512_mask_mov_ps(after, _mm512_cmp_ps_mask(after, nothing, _CMP_EQ_OQ), _mm512_setzero_ps());
     alignas(LINE) float bases[LANES], shrunk[LANES];
