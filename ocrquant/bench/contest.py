@@ -55,12 +55,12 @@ class Settings(BenchSettings):
     model: str = "pico"
     source: Path = CROPS
     folder: Path = Path("runs/contest")
-    pages: Annotated[int, Field(ge=4)] = 16
-    heldout_pages: Annotated[int, Field(ge=2)] = 64
+    pages: Annotated[int, Field(ge=4)] = 64
+    heldout_pages: Annotated[int, Field(ge=2)] = 200
     batch_size: Annotated[int, Field(ge=1)] = 8
     bits: tuple[float, ...] = (5.0, 5.5, 6.0, 7.0)
     seeds: tuple[int, ...] = (0, 1, 2)
-    max_measurements: Annotated[int, Field(ge=0)] = 16
+    max_measurements: Annotated[int, Field(ge=0)] = 6
     own_weights: bool = True
     score_judged: bool = True
 
