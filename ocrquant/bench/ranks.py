@@ -78,10 +78,12 @@ def run(settings: Settings, repeats: int) -> Report:
         }
         seconds: dict[str, list[float]] = {arm: [] for arm in arms}
         order, shuffle = list(arms), random.Random(0)
-        for _ in range(repeats):
+        for number in range(1, repeats + 1):
             shuffle.shuffle(order)
             for arm in order:
                 seconds[arm].append(arms[arm]())
+                said = f"repeat {number} of {repeats}: {arm}: {seconds[arm][-1]:.1f} s"
+                print(said, file=sys.stderr, flush=True)
     one, shared, beside = seconds.values()
     faster, at_once = ratio(one, shared), ratio([count * value for value in one], beside)
     report = Report("ranks", settings, repeats)

@@ -23,7 +23,7 @@ def test_all_ways_are_timed_and_find_the_same(capsys, tiny_model_folder, tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_that_differs_is_named(monkeypatch, tmp_path):
+def test_a_file_that_differs_is_named(capsys, monkeypatch, tmp_path):
     """By runs that write another score each time."""
     monkeypatch.setattr(ranks._Bench, "_finish", lambda self, processes: None)
     numbers = iter(range(9))
@@ -38,6 +38,7 @@ def test_a_file_that_differs_is_named(monkeypatch, tmp_path):
     monkeypatch.setattr(ranks._Bench, "_start", start)
     report = ranks.run(ranks.Settings(scratch=tmp_path), 1)
     assert report.results["differing_files"] == ["sensitivity.json"]
+    assert "repeat 1 of 1: one process: 2.0 s" in capsys.readouterr().err
     assert [goal["verdict"] for goal in report.as_json()["goals"]] == ["too few repeats: 1 of 12", "missed"]
 
 
