@@ -19,7 +19,7 @@ import torch
 
 from ocrquant.adapters import load_model
 from ocrquant.adapters.model import DocumentModel
-from ocrquant.artifacts import Sensitivity, sha256_data, write_bytes
+from ocrquant.artifacts import Rounding, RunFolder, Sensitivity, write_bytes
 from ocrquant.assign import choose_formats
 from ocrquant.assign.grid import grid_plans
 from ocrquant.bench.contest_setup import FORMATS, SeedContest
@@ -205,22 +205,26 @@ def _of_judged(contest: SeedContest, others: Mapping[str, PlanOf]) -> dict[str, 
     No plan has a smaller sum: what it is over that of another plan bounds what any search can win, as far as
     losses add up.
     """
-    document, scoring = load_model(contest.model), contest.scoring()
-    heldout = contest.pages("heldout")
+    document, inputs = load_model(contest.model), contest.heldout_inputs()
     with contest.run_folder("of-judged") as run:
         rounding = contest.rounded(run, document, "nearest")
-        inputs = {"contest": contest.digest(), "heldout": sha256_data([page.id for page in heldout])}
         if not run.is_current(Sensitivity, inputs):
             measure_sensitivity(
-                run, document, heldout, rounding, scoring, SearchSection(), inputs, grid_plans
+                run,
+                document,
+                contest.pages("heldout"),
+                rounding,
+                contest.scoring(),
+                SearchSection(),
+                inputs,
+                grid_plans,
             )
         sensitivity = run.load(Sensitivity)
         plans = {
             f"{bits:g} bits": choose_formats(sensitivity, Budget(bits_per_weight=bits), inputs).groups
             for bits in contest.bits
         }
-        with PlanJudge(run, document, heldout, rounding, scoring, inputs) as judge:
-            judged = {budget: judge(plan) for budget, plan in plans.items()}
+        judged = _measured(contest, run, document, rounding, {OF_JUDGED: plans})[OF_JUDGED]
     scores = {(row.group, row.precision): row.mean for row in sensitivity.rows}
     sums = {
         side: {
@@ -237,15 +241,24 @@ def _judged(contest: SeedContest, folder: str, plans: Mapping[str, PlanOf]) -> d
     A judge forgets what was measured on other pages, so that nearest weights are judged in a second folder.
     """
     document = load_model(contest.model)
-    found: dict[str, Any] = {}
     with contest.run_folder(folder) as run:
-        rounding = contest.rounded(run, document, folder)
-        heldout = contest.pages("heldout")
-        inputs = {"contest": contest.digest(), "heldout": sha256_data([page.id for page in heldout])}
-        with PlanJudge(run, document, heldout, rounding, contest.scoring(), inputs) as judge:
-            for name, by_budget in plans.items():
-                found[name] = {budget: judge(plan) for budget, plan in by_budget.items()}
-    return found
+        return _measured(contest, run, document, contest.rounded(run, document, folder), plans)
+
+
+def _measured(
+    contest: SeedContest,
+    run: RunFolder,
+    document: DocumentModel,
+    rounding: Rounding,
+    plans: Mapping[str, PlanOf],
+) -> dict[str, Any]:
+    """KL on the held-out pages, page by page, of every plan."""
+    heldout, inputs = contest.pages("heldout"), contest.heldout_inputs()
+    with PlanJudge(run, document, heldout, rounding, contest.scoring(), inputs) as judge:
+        return {
+            name: {budget: judge(plan) for budget, plan in by_budget.items()}
+            for name, by_budget in plans.items()
+        }
 
 
 def _texts(plans: Mapping[str, PlanOf]) -> dict[str, Any]:

@@ -54,6 +54,13 @@ class SeedContest:
         pages = [page.id for page in self.pages("calibration")]
         return sha256_data([str(self.model), pages, self.batch_size, self.bits, *extra])
 
+    def heldout_inputs(self) -> dict[str, str]:
+        """What is measured on the held-out pages depends on, by name."""
+        return {
+            "contest": self.digest(),
+            "heldout": sha256_data([page.id for page in self.pages("heldout")]),
+        }
+
     def rounded(self, run: RunFolder, document: DocumentModel, weights: str) -> Rounding:
         """Statistics and rounded weights of the calibration pages, made where they are not there."""
         section = WeightsSection(smoothing=False, scale_search=False, gptq=False)

@@ -32,6 +32,7 @@ from ocrquant.artifacts import Assignment, PageSet, Rounding, Sensitivity, Stati
 from ocrquant.bench.line_recipe import line_recipe
 from ocrquant.bench.pages import CROPS
 from ocrquant.bench.report import BenchSettings, Goal, Report
+from ocrquant.bench.said import last_said
 from ocrquant.bench.scratch import scratch_folder
 from ocrquant.errors import ModelError
 
@@ -202,7 +203,7 @@ class _Runner:
 
     def _last_said(self) -> str:
         self._said.seek(0)
-        return (self._said.read().strip().splitlines() or ["nothing said"])[-1]
+        return last_said(self._said.read())
 
     def killed(self, delay: float) -> bool:
         """Kills a run after so many seconds; whether the kill came before its end."""

@@ -24,6 +24,7 @@ from ocrquant.bench.large_model import make_folder
 from ocrquant.bench.line_recipe import line_recipe
 from ocrquant.bench.pages import CROPS
 from ocrquant.bench.report import BenchSettings, Goal, Report
+from ocrquant.bench.said import last_said
 from ocrquant.bench.scratch import scratch_folder
 from ocrquant.errors import ModelError
 
@@ -121,8 +122,10 @@ def measured_run(recipe: dict[str, Any], scratch: Path) -> tuple[dict[str, Any],
     process = subprocess.run(command, capture_output=True, text=True, check=False)
     if process.returncode != 0:
         shutil.rmtree(recipe["output"], ignore_errors=True)
-        last = (process.stderr.strip().splitlines() or ["nothing"])[-1]
         raise ModelError(
-            "the measured run", expected="a run up to the scores", given=last, fix="see its recipe"
+            "the measured run",
+            expected="a run up to the scores",
+            given=last_said(process.stderr),
+            fix="see its recipe",
         )
     return json.loads(result.read_text()), time.perf_counter() - begin

@@ -29,6 +29,7 @@ from ocrquant.artifacts import PageScores, Sensitivity, sha256_file
 from ocrquant.bench.line_recipe import line_recipe
 from ocrquant.bench.pages import CROPS
 from ocrquant.bench.report import BenchSettings, Goal, Report
+from ocrquant.bench.said import last_said
 from ocrquant.bench.scratch import scratch_folder
 from ocrquant.bench.timing import median_interval, ratio
 from ocrquant.errors import ModelError
@@ -162,11 +163,10 @@ class _Bench:
             for process in processes:
                 _, said = process.communicate()
                 if process.returncode:
-                    last = (said.strip().splitlines() or ["nothing said"])[-1]
                     raise ModelError(
                         self._settings.model,
                         expected="a run up to the scores",
-                        given=f"exit code {process.returncode}: {last}",
+                        given=f"exit code {process.returncode}: {last_said(said)}",
                         fix="see why with `ocrquant sensitivity` on a recipe of this model and these pages",
                     )
 
