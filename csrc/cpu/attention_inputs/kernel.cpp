@@ -88,7 +88,7 @@ void prepare_lines(const uint16_t* from, int64_t dim, const float* norm, float f
         std::memcpy(to, from, size_t(dim) * sizeof(uint16_t));
     }
     for (int64_t j = 0; j < half; j += SUMS) {
-        const __m512 low = widened16(_mm256_loadu_si256(half_line(to + j))), high = widened16(_mm256_loadu_si256(half_line(to + half + j)));
+        const __m512 low = widen16(to + j), high = widen16(to + half + j);
         const __m512 c = _mm512_loadu_ps(cos + j), s = _mm512_loadu_ps(sin + j);
         const __m512i turned = rounded32(rounded(Wide32{low * c, high * c}) + rounded(Wide32{-high * s, low * s}));
         _mm256_storeu_si256(half_line(to + j), _mm512_castsi512_si256(turned));

@@ -39,17 +39,15 @@ void spread_taps(const uint16_t* weight, Block& block) {
     }
 }
 
-__m512 sixteen(const uint16_t* from) { return widened16(_mm256_loadu_si256((const __m256i*)from)); }
-
 // As below, and SiLU of the sums, which are places in its table.
 void convolve(const Block& block, const uint16_t* x, int64_t x_stride, int64_t count, uint16_t* out, int64_t out_stride) {
     const uint16_t* const silu = silu_table();
     for (int64_t c = 0; c < block.count; c += 2 * VEC) {
         __m512 weight[TAPS], input[TAPS];
         for (int64_t tap = 0; tap < TAPS; ++tap) weight[tap] = _mm512_loadu_ps(block.weight[tap] + c);
-        for (int64_t i = 0; i < BEFORE; ++i) input[i] = sixteen(block.before[i] + c);
+        for (int64_t i = 0; i < BEFORE; ++i) input[i] = widen16(block.before[i] + c);
         for (int64_t t = 0; t < count; ++t) {
-            input[BEFORE] = sixteen(x + t * x_stride + c);
+            input[BEFORE] = widen16(x + t * x_stride + c);
             __m512 sum = _mm512_setzero_ps();
             for (int64_t tap = 0; tap < TAPS; ++tap) sum = sum + weight[tap] * input[tap];
             const __m512i entries = looked_up(silu, _mm512_cvtepu16_epi32(rounded16(sum)));

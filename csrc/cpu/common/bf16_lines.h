@@ -15,6 +15,8 @@ struct Wide32 {
 
 inline __m512 widened16(__m256i bits) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16)); }
 
+inline __m512 widen16(const uint16_t* from) { return widened16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))); }
+
 // To nearest, ties to even; every NaN becomes 0x7fc0.
 inline __m256i rounded16(__m512 x) {
     const __m512i bits = _mm512_castps_si512(x), odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
@@ -23,10 +25,7 @@ inline __m256i rounded16(__m512 x) {
     return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_mask_mov_epi32(nearest, is_nan, _mm512_set1_epi32(0x7fc00000)), 16));
 }
 
-inline Wide32 widen32(const uint16_t* from) {
-    const __m256i* const halves = reinterpret_cast<const __m256i*>(from);
-    return {widened16(_mm256_loadu_si256(halves)), widened16(_mm256_loadu_si256(halves + 1))};
-}
+inline Wide32 widen32(const uint16_t* from) { return {widen16(from), widen16(from + 16)}; }
 
 // The first `count` of 32, then zeros.
 inline Wide32 widen_some(const uint16_t* from, int64_t count) {

@@ -17,7 +17,7 @@ constexpr float NOTHING = -__builtin_inff();
 
 Lanes widened(const uint16_t* from) {
 #if defined(OCRQUANT_WITH_AVX512)
-    return {widened16(_mm256_loadu_si256((const __m256i*)from))};
+    return {widen16(from)};
 #else
     float wide[LANES];
     for (int64_t j = 0; j < LANES; ++j) wide[j] = from_bf16(from[j]);
